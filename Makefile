@@ -1,0 +1,44 @@
+# Two commands do everything: `make run` starts the server, `make test` proves it. `make help` lists the rest.
+GO          ?= go
+VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS     := -s -w -X main.version=$(VERSION)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZ_TIME   ?= 20s
+TEST_FLAGS  ?=
+
+export CGO_ENABLED ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test race lint fmt bench fuzz sim test-galera docs deps clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+build: ## bin/redleaf, static
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/redleaf .
+
+run: build ## the server on its embedded default: 127.0.0.1:6380, state in ./data
+	./bin/redleaf
+
+deps: ## what the tests need, from Debian's packages (needs root where something is missing)
+	@sh scripts/deps.sh
+
+test: deps ## every test, on real services started in temporary folders
+	$(GO) test $(TEST_FLAGS) ./...
+
+race: deps ## the same under the race detector, with the assertions of DESIGN.md compiled in
+	CGO_ENABLED=1 $(GO) test -race -tags invariants $(TEST_FLAGS) ./...
+
+lint: ## gofmt, go vet, staticcheck
+	@bad=$$(gofmt -l . ); if [ -n "$$bad" ]; then echo "gofmt would change:"; echo "$$bad"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+fmt: ## gofmt -w
+	gofmt -w .
+
+docs: ## write conf/redleaf.toml and README's tables anew from the code
+	$(GO) test . ./conf -run 'Documented' -update
+
+clean: ## remove what build made
+	rm -rf bin
