@@ -31,6 +31,9 @@ type Row struct {
 	Step    int64
 	Desc    string
 	Updated time.Time
+	// Err says why this row can't be used (*StepError, *ClashError) where its values can't be given here; nil mostly. So one
+	// bad row never hides the others from Rows and List.
+	Err error
 }
 
 // Pulse is what a heartbeat learned about the store as a whole.
@@ -41,6 +44,9 @@ type Pulse struct {
 	Epoch int64
 	// Paused is the time left until grants are given again after the store went back; 0 when it is not paused.
 	Paused time.Duration
+	// Skip is the hole left in every row each time the store went back; 0 where there is none. A row that is put back is put
+	// back above the floor by as much.
+	Skip int64
 }
 
 // Store keeps the high-water mark of every tag. It is the only thing that makes IDs unique across instances, so it is a
@@ -61,7 +67,8 @@ type Store interface {
 	Reserve(ctx context.Context, tag string, n, floor int64) (Grant, error)
 
 	// Rows reads the rows of the tags named; tags without a row are absent from the result. It is an ordinary read: what it
-	// says may be stale, so nothing is refused or raised because of it alone (see Fence).
+	// says may be stale, so nothing is refused or raised because of it alone (see Fence). A row that can't be used is there
+	// with its Err set.
 	Rows(ctx context.Context, tags []string) (map[string]Row, error)
 
 	// Create makes the row if there is none and reports whether it did. Where inherit is set, the row starts at the higher of
@@ -74,7 +81,8 @@ type Store interface {
 	Advance(ctx context.Context, tag string, n int64) (found int64, moved bool, err error)
 
 	// Fence confirms, under a lock, that the row stands at or above floor, and raises it to floor where it does not; found is
-	// the bound before that. Where the row is missing it answers ErrNoTag, unless restore is a row to put back (Max = floor).
+	// the bound before that. Where the row is missing it answers ErrNoTag, unless restore is a row to put back: it is put back
+	// as given (restore.Max >= floor) and found is 0. Fence works during the pause: that is what the pause is for.
 	Fence(ctx context.Context, tag string, floor int64, restore *Row) (found int64, err error)
 
 	// GiveBack moves the row down from span.Hi to span.Lo if it stands exactly at span.Hi on the server that granted it, and
