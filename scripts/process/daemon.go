@@ -97,16 +97,15 @@ func (d *Daemon) Launch() error {
 func (d *Daemon) WaitReady() error {
 	ctx, cancel := context.WithTimeout(context.Background(), StartLimit)
 	defer cancel()
-	last := errors.New("not asked yet")
+	if d.Ready == nil {
+		return nil
+	}
 	for pause := 5 * time.Millisecond; ; pause = min(pause*3/2, 100*time.Millisecond) {
-		if d.Ready == nil {
-			return nil
-		}
 		if _, exited := d.Exited(); exited {
 			return fmt.Errorf("%s ended with %s before it was ready", d.Name, d.status())
 		}
 		try, stop := context.WithTimeout(ctx, 5*time.Second)
-		last = d.Ready(try)
+		last := d.Ready(try)
 		stop()
 		if last == nil {
 			return nil
