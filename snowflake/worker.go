@@ -90,10 +90,15 @@ func (e *NoWorkerError) Unwrap() error { return e.Cause }
 type ClockBackError struct {
 	Behind time.Duration
 	What   string // what it is behind of: "the last ID", "the bound of the last run", "snowflake.epoch"
+	Until  int64  // Unix ms that the clock has to reach, after which it is over by itself; 0: unknown
 }
 
 func (e *ClockBackError) Error() string {
-	return fmt.Sprintf("the clock is %s behind %s; IDs flow again when it catches up. Check this machine's time service", e.Behind, e.What)
+	when := "when it catches up"
+	if e.Until != 0 {
+		when = "when it has caught up, at " + time.UnixMilli(e.Until).UTC().Format("2006-01-02T15:04:05.000Z")
+	}
+	return fmt.Sprintf("the clock is %s behind %s; IDs flow again %s. Check this machine's time service", e.Behind, e.What, when)
 }
 
 // TimeUpError says that the layout's time bits are used up.
