@@ -51,3 +51,23 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// FuzzSecret: whatever stands around a secret on its line, and on the lines below, no mistake shows it (I13).
+func FuzzSecret(f *testing.F) {
+	for _, around := range [][3]string{
+		{"", "", ""}, {"\"", "\" x", ""}, {"[\"", "\"", "]\n"}, {"\"\"\"", "\\q", "\"\"\"\n"}, {"[", "\", 5]", ""}, {"{a = ", "", "}"}, {"'a:", "', name = 5", ""}, {"5 ", " = 6", "[listen"},
+	} {
+		f.Add(around[0], around[1], around[2])
+	}
+	f.Fuzz(func(t *testing.T, before, after, below string) {
+		if strings.ContainsAny(before, "\n#") || strings.Contains(after, "\n") {
+			return // the secret would stand on a line of its own, where it may be a name, and names are shown
+		}
+		for _, head := range []string{"[auth]\npassword = ", "segment.mysql.dsn = ", "[snowflake.zookeeper]\nauth = ", "[[auth.user]]\nname = \"a\"\npassword_sha256 = "} {
+			text := head + before + secretText + after + "\n" + below
+			if _, _, err := load(map[string]string{"f": text}, []string{"-c", "f"}, nil); err != nil && strings.Contains(err.Error(), secretText) {
+				t.Fatalf("%q: %v", text, err)
+			}
+		}
+	})
+}
