@@ -72,7 +72,13 @@ func (w *Wait) context(limit time.Duration) context.Context {
 // TryIncr is INCR and INCRBY on a warm key: no lock, no allocation, no clock, no I/O (I15). ok false means nothing was taken
 // and Incr has the answer.
 func (e *Engine) TryIncr(key []byte, n int64) (last int64, ok bool) {
-	if e.o.Segment == nil || n < 1 || n > e.o.MaxCount || (len(e.o.SnowflakeKeys) > 0 && e.IsSnowflakeKey(key)) {
+	if len(e.o.SnowflakeKeys) > 0 && e.IsSnowflakeKey(key) {
+		if n != 1 {
+			return 0, false
+		}
+		return e.TrySnowflake()
+	}
+	if e.o.Segment == nil || n < 1 || n > e.o.MaxCount {
 		return 0, false
 	}
 	return e.o.Segment.TryTake(key, n)
@@ -189,6 +195,14 @@ func (e *Engine) Parse(id int64) (snowflake.Parts, error) {
 		return p, errorf(PlainError, "%s", err)
 	}
 	return p, nil
+}
+
+// TryLast is GET where the last ID is at hand: no lock, no allocation, no I/O. ok false means that Last has the answer.
+func (e *Engine) TryLast(key []byte) (last int64, ok bool) {
+	if e.o.Segment == nil || (len(e.o.SnowflakeKeys) > 0 && e.IsSnowflakeKey(key)) {
+		return 0, false
+	}
+	return e.o.Segment.TryLast(key)
 }
 
 // Last is GET: the last ID handed out here; for a tag not used here yet, the row's bound - 1. It consumes nothing.
