@@ -109,9 +109,15 @@ type guardLane interface {
 	Serve(c *guardConn, cmd *frameCmd, out []byte) (reply []byte, served bool)
 }
 
+// guardEnder is what a lane may be besides. End is called when everything that was
+// read is answered and written, before the guard looks for more.
+type guardEnder interface {
+	End(c *guardConn)
+}
+
 const (
 	guardFlush = 64 << 10 // replies of the lane beyond this are written at once
-	guardTurn  = 4096     // commands after which other goroutines get the processor
+	guardTurn  = 4096     // commands after which, at the next read, other goroutines get the processor
 )
 
 // Errors that Read returns, and redcon passes to the closed callback. io.EOF
@@ -140,7 +146,6 @@ type guard struct {
 	idleTimeout atomic.Int64
 
 	draining atomic.Bool
-	drain    chan struct{} // closed when the drain begins
 	gone     chan struct{} // closed when it is over: Accept may return
 
 	accepted, rejected, refused atomic.Uint64
@@ -185,7 +190,6 @@ func newGuard(cfg guardConfig) *guard {
 	g := &guard{
 		cfg:   cfg,
 		now:   time.Now,
-		drain: make(chan struct{}),
 		gone:  make(chan struct{}),
 		conns: make(map[*guardConn]struct{}),
 		empty: make(chan struct{}),
@@ -276,10 +280,19 @@ func (g *guard) Listener(kind string, l net.Listener) *guardListener {
 //
 // When ctx ends first the remaining connections are closed where they stand,
 // and Drain returns ctx's error. A handler that runs is not interrupted: its
-// reply is lost, and with it the ID (I10). Call it once.
+// reply is lost, and with it the ID (I10). A second call waits for the first.
+//
+// Redcon's closed callbacks come after a connection is closed, so the last of
+// them may still run when Drain and Serve have returned.
 func (g *guard) Drain(ctx context.Context) error {
-	g.draining.Store(true)
-	close(g.drain)
+	if g.draining.Swap(true) {
+		select {
+		case <-g.gone:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	g.mu.Lock()
 	listeners := g.listeners
 	for c := range g.conns {

@@ -29,9 +29,10 @@ type guardConn struct {
 	// The connection's goroutine only.
 	f      frame
 	lane   guardLane
-	give   []byte    // rest of a command that did not fit redcon's buffer
-	out    []byte    // replies of the lane, not written yet
-	due    time.Time // when the command with number dueSeq must be whole
+	ender  guardEnder // lane, if it is one
+	give   []byte     // rest of a command that did not fit redcon's buffer
+	out    []byte     // replies of the lane, not written yet
+	due    time.Time  // when the command with number dueSeq must be whole
 	dueSeq uint64
 	armed  time.Time // the read deadline that is set
 	waited bool      // this fill came to a wait
@@ -94,7 +95,10 @@ func guardSocket(nc net.Conn) net.Conn {
 
 // SetLane sets who answers hot commands; nil means nobody. Not while Read runs:
 // in the accept callback or a handler.
-func (c *guardConn) SetLane(l guardLane) { c.lane = l }
+func (c *guardConn) SetLane(l guardLane) {
+	c.lane = l
+	c.ender, _ = l.(guardEnder)
+}
 
 // Authenticated lifts the limits that hold for strangers, or sets them again
 // after RESET. Until it is called with true each command is handed over alone,
@@ -193,13 +197,9 @@ func (c *guardConn) read(p []byte) (int, error) {
 					c.out = out
 					c.f.take()
 					c.turn++
-					if len(out) >= guardFlush || c.turn >= guardTurn {
+					if len(out) >= guardFlush {
 						if err := c.flush(); err != nil {
 							return 0, err
-						}
-						if c.turn >= guardTurn {
-							c.turn = 0
-							runtime.Gosched()
 						}
 					}
 					continue
@@ -214,6 +214,10 @@ func (c *guardConn) read(p []byte) (int, error) {
 		case frameMore:
 			if err := c.flush(); err != nil {
 				return 0, err
+			}
+			if c.turn >= guardTurn {
+				c.turn = 0
+				runtime.Gosched()
 			}
 			if err := c.fill(p); err != nil {
 				return 0, err
@@ -346,6 +350,9 @@ func (c *guardConn) handshake() error {
 // fill waits for bytes of the client and puts them behind those that are
 // there. p is redcon's buffer, which lends its place.
 func (c *guardConn) fill(p []byte) error {
+	if c.ender != nil {
+		c.ender.End(c)
+	}
 	for {
 		var err error
 		c.waited = false
@@ -379,8 +386,8 @@ func (c *guardConn) fill(p []byte) error {
 				return nil
 			}
 			c.sipped = true
-			if !c.served {
-				p = nil // nothing can be on its way
+			if !c.served && c.raw != nil {
+				p = nil // nothing is on its way
 			}
 			return c.end(p, nil, io.EOF)
 		case errors.Is(err, os.ErrDeadlineExceeded):

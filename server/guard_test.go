@@ -33,6 +33,7 @@ type toy struct {
 	addr  string
 	lane  bool // INCR, PING and PANIC are answered by the lane
 	auth  bool // AUTH is needed
+	bench bool // benchLane answers
 	block chan struct{}
 
 	mu      sync.Mutex
@@ -106,6 +107,9 @@ func (s *toy) serve(l net.Listener) (done chan struct{}) {
 		if s.lane {
 			gc.SetLane(c)
 		}
+		if s.bench {
+			gc.SetLane(benchLane{})
+		}
 		return true
 	}, func(_ redcon.Conn, err error) {
 		s.mu.Lock()
@@ -167,6 +171,7 @@ func (s *toy) handle(conn redcon.Conn, cmd redcon.Command) {
 		conn.WriteString("OK")
 	case "big":
 		n, _ := strconv.Atoi(string(args[0]))
+		n = max(0, min(n, 4<<20))
 		conn.WriteBulk(bytes.Repeat([]byte("b"), n))
 	case "block":
 		conn.WriteString("BLOCKED")
