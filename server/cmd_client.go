@@ -11,10 +11,10 @@ func clientCommands() []command {
 	return []command{{
 		name: "client", arity: -2, flags: unpaused, group: "connection", since: "2.4.0", summary: "Looks at connections and steers them.",
 		sub: []*command{
-			{name: "id", arity: 2, flags: f | fast | unpaused, since: "5.0.0", summary: "Tells the connection's number.", run: func(c *conn, _ [][]byte, out []byte) []byte { return appendInt(out, c.id) }},
-			{name: "getname", arity: 2, flags: f | fast | unpaused, since: "2.6.9", summary: "Tells the connection's name.", reply: "its name, or null", run: (*conn).clientGetName},
-			{name: "setname", arity: 3, flags: f | fast | unpaused, since: "2.6.9", args: []arg{str("name")}, summary: "Names the connection.", reply: "OK", run: (*conn).clientSetName},
-			{name: "setinfo", arity: 4, flags: f | fast | unpaused, since: "7.2.0", args: []arg{oneOf("attr", after("LIB-NAME", str("libname")), after("LIB-VER", str("libver")))}, summary: "Names the client library.", reply: "OK", run: (*conn).clientSetInfo},
+			{name: "id", arity: 2, flags: f | unpaused, since: "5.0.0", summary: "Tells the connection's number.", run: func(c *conn, _ [][]byte, out []byte) []byte { return appendInt(out, c.id) }},
+			{name: "getname", arity: 2, flags: f | unpaused, since: "2.6.9", summary: "Tells the connection's name.", reply: "its name, or null", run: (*conn).clientGetName},
+			{name: "setname", arity: 3, flags: f | unpaused, since: "2.6.9", args: []arg{str("name")}, summary: "Names the connection.", reply: "OK", run: (*conn).clientSetName},
+			{name: "setinfo", arity: 4, flags: f | unpaused, since: "7.2.0", args: []arg{oneOf("attr", after("LIB-NAME", str("libname")), after("LIB-VER", str("libver")))}, summary: "Names the client library.", reply: "OK", run: (*conn).clientSetInfo},
 			{name: "info", arity: 2, flags: f | unpaused, since: "6.2.0", summary: "Describes the connection.", reply: "one line of CLIENT LIST", run: (*conn).clientInfo},
 			{name: "list", arity: -2, flags: adminFlag | f | unpaused, need: admin, since: "2.4.0", order: "O(N)", args: []arg{
 				opt(after("TYPE", oneOf("client-type", word("normal"), word("master"), word("replica"), word("pubsub")))), opt(after("ID", many(integer("client-id"))))},

@@ -16,7 +16,7 @@ const redisVersion = "7.2.4"
 func connectionCommands() []command {
 	return []command{
 		{
-			name: "ping", arity: -1, flags: fast | inSubscribe | loading, group: "connection", since: "1.0.0",
+			name: "ping", arity: -1, flags: fast | inSubscribe, tips: "request_policy:all_shards response_policy:all_succeeded", group: "connection", since: "1.0.0",
 			args: []arg{opt(str("message"))}, summary: "Answers PONG, or the message.", reply: "PONG as long as commands are read, whatever the engines do",
 			run: (*conn).ping,
 		},
@@ -26,12 +26,12 @@ func connectionCommands() []command {
 			run: func(_ *conn, args [][]byte, out []byte) []byte { return appendBulk(out, args[1]) },
 		},
 		{
-			name: "auth", arity: -2, flags: noscript | loading | stale | fast | noAuth | unpaused, group: "connection", since: "1.0.0",
+			name: "auth", arity: -2, flags: noscript | loading | stale | fast | noAuth | allowBusy | unpaused, group: "connection", since: "1.0.0",
 			args: []arg{opt(str("username")), str("password")}, summary: "Says who the client is.", reply: "OK",
 			run: (*conn).auth,
 		},
 		{
-			name: "hello", arity: -1, flags: noscript | loading | stale | fast | noAuth | unpaused, group: "connection", since: "6.0.0",
+			name: "hello", arity: -1, flags: noscript | loading | stale | fast | noAuth | allowBusy | unpaused, group: "connection", since: "6.0.0",
 			args: []arg{opt(together("arguments", integer("protover"),
 				opt(after("AUTH", together("auth", str("username"), str("password")))), opt(after("SETNAME", str("clientname")))))},
 			summary: "Agrees on RESP2 or RESP3.", reply: "map: server, version, proto, id, mode, role, modules",
@@ -43,12 +43,12 @@ func connectionCommands() []command {
 			run: (*conn).selectDB,
 		},
 		{
-			name: "quit", arity: -1, flags: noscript | loading | stale | fast | noAuth | immediate | inSubscribe | unpaused, group: "connection", since: "1.0.0",
+			name: "quit", arity: -1, flags: noscript | loading | stale | fast | noAuth | allowBusy | immediate | inSubscribe | unpaused, group: "connection", since: "1.0.0",
 			summary: "Closes the connection.", reply: "OK; what was sent behind it is not run",
 			run: (*conn).quit,
 		},
 		{
-			name: "reset", arity: 1, flags: noscript | loading | stale | fast | noAuth | immediate | inSubscribe | unpaused, group: "connection", since: "6.2.0",
+			name: "reset", arity: 1, flags: noscript | loading | stale | fast | noAuth | allowBusy | immediate | inSubscribe | unpaused, group: "connection", since: "6.2.0",
 			summary: "Makes the connection as new.", reply: "RESET",
 			run: (*conn).reset,
 		},
@@ -168,8 +168,10 @@ func plainName(b []byte) bool {
 func (c *conn) selectDB(args [][]byte, out []byte) []byte {
 	n, ok := parseInt(args[1])
 	switch {
-	case !ok || n != int64(int32(n)):
+	case !ok:
 		return c.fail(out, errNotInteger)
+	case n != int64(int32(n)):
+		return c.fail(out, errInt32)
 	case n != 0:
 		return c.fail(out, errDBIndex)
 	}
@@ -373,7 +375,7 @@ func (c *conn) unsubscribe(kind string, set *map[string]struct{}, names [][]byte
 
 // left is the number that a reply to subscribe or unsubscribe carries: shard channels are counted apart, as in Redis.
 func (s *subscriptions) left(kind string) int {
-	if kind[0] == 's' && kind[1] != 'u' {
+	if kind == "ssubscribe" || kind == "sunsubscribe" {
 		return len(s.shards)
 	}
 	return len(s.channels) + len(s.patterns)

@@ -15,43 +15,43 @@ const (
 func keyCommands() []command {
 	return []command{
 		{
-			name: "exists", arity: -2, flags: readonly | fast, keys: [3]int{1, -1, 1}, need: read, group: "generic", since: "1.0.0", order: "O(N)",
+			name: "exists", arity: -2, flags: readonly | fast, keys: [3]int{1, -1, 1}, access: "RO", tips: "request_policy:multi_shard response_policy:agg_sum", need: read, group: "generic", since: "1.0.0", order: "O(N)",
 			args: []arg{many(keyArg())}, summary: "Counts the keys that name a tag of the store.", reply: "how many of them are there",
 			run: (*conn).exists,
 		},
 		{
-			name: "type", arity: 2, flags: readonly | fast, keys: [3]int{1, 1, 1}, need: read, group: "generic", since: "1.0.0",
+			name: "type", arity: 2, flags: readonly | fast, keys: [3]int{1, 1, 1}, access: "RO", need: read, group: "generic", since: "1.0.0",
 			args: []arg{keyArg()}, summary: "Tells the type of a key.", reply: "`string` or `none`",
 			run: (*conn).typeOf,
 		},
 		{
-			name: "ttl", arity: 2, flags: readonly | fast, keys: [3]int{1, 1, 1}, need: read, group: "generic", since: "1.0.0",
+			name: "ttl", arity: 2, flags: readonly | fast, keys: [3]int{1, 1, 1}, tips: "nondeterministic_output", need: read, group: "generic", since: "1.0.0",
 			args: []arg{keyArg()}, summary: "Tells a key's time to live.", reply: "-1 (counters don't expire), -2 when there is no such tag",
 			run: (*conn).ttl,
 		},
 		{
-			name: "pttl", arity: 2, flags: readonly | fast, keys: [3]int{1, 1, 1}, need: read, group: "generic", since: "2.6.0",
+			name: "pttl", arity: 2, flags: readonly | fast, keys: [3]int{1, 1, 1}, tips: "nondeterministic_output", need: read, group: "generic", since: "2.6.0",
 			args: []arg{keyArg()}, summary: "Tells a key's time to live.", reply: "as TTL",
 			run: (*conn).ttl,
 		},
 		{
-			name: "dbsize", arity: 1, flags: readonly | fast, need: read, group: "server", since: "1.0.0",
+			name: "dbsize", arity: 1, flags: readonly | fast, need: read, group: "server", cats: "keyspace", tips: "request_policy:all_shards response_policy:agg_sum", since: "1.0.0",
 			summary: "Counts the tags.", reply: "number of tags in the store, at most 5 s old",
 			run: (*conn).dbsize,
 		},
 		{
-			name: "keys", arity: 2, flags: readonly, need: read, group: "generic", since: "1.0.0", order: "O(N)",
+			name: "keys", arity: 2, flags: readonly, need: read, group: "generic", cats: "+dangerous", tips: "request_policy:all_shards nondeterministic_output_order", since: "1.0.0", order: "O(N)",
 			args: []arg{pattern("pattern")}, summary: "Lists the tags that match.", reply: "array of names; refused above 10,000 tags: use SCAN",
 			run: (*conn).keys,
 		},
 		{
-			name: "scan", arity: -2, flags: readonly, need: read, group: "generic", since: "2.8.0", order: "O(1) a call",
+			name: "scan", arity: -2, flags: readonly, need: read, group: "generic", tips: "nondeterministic_output request_policy:special", since: "2.8.0", order: "O(1) a call",
 			args:    []arg{integer("cursor"), opt(after("MATCH", pattern("pattern"))), opt(after("COUNT", integer("count"))), opt(after("TYPE", str("type")))},
 			summary: "Pages through the tags in order.", reply: "`[cursor, names]`; a cursor is remembered for a while and stays below 2^53",
 			run: (*conn).scan,
 		},
 		{
-			name: "randomkey", arity: 1, flags: readonly, need: read, group: "generic", since: "1.0.0",
+			name: "randomkey", arity: 1, flags: readonly, need: read, group: "generic", tips: "request_policy:all_shards nondeterministic_output", since: "1.0.0",
 			summary: "Names a tag at random.", reply: "a name, or null when there is no tag",
 			run: (*conn).randomKey,
 		},

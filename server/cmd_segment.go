@@ -15,12 +15,12 @@ const maxExact = 1 << 53
 func segmentCommands() []command {
 	return []command{
 		{
-			name: "incr", arity: 2, flags: write | fast, keys: [3]int{1, 1, 1}, need: issue, group: "string", since: "1.0.0",
+			name: "incr", arity: 2, flags: write | denyOOM | fast, keys: [3]int{1, 1, 1}, need: issue, group: "string", since: "1.0.0",
 			args: []arg{keyArg()}, summary: "Takes the next ID of the key.", reply: "the next ID",
 			run: (*conn).incr,
 		},
 		{
-			name: "incrby", arity: 3, flags: write | fast, keys: [3]int{1, 1, 1}, need: issue, group: "string", since: "1.0.0",
+			name: "incrby", arity: 3, flags: write | denyOOM | fast, keys: [3]int{1, 1, 1}, need: issue, group: "string", since: "1.0.0",
 			args: []arg{keyArg(), integer("increment")}, summary: "Takes that many contiguous IDs of the key.",
 			reply: "the **last** of n contiguous IDs: (reply-n, reply] belong to the caller",
 			run:   (*conn).incrBy,
@@ -62,19 +62,19 @@ func segmentCommands() []command {
 			run:   (*conn).get,
 		},
 		{
-			name: "mget", arity: -2, flags: readonly | fast, keys: [3]int{1, -1, 1}, need: read, group: "string", since: "1.0.0", order: "O(N)",
+			name: "mget", arity: -2, flags: readonly | fast, keys: [3]int{1, -1, 1}, tips: "request_policy:multi_shard", need: read, group: "string", since: "1.0.0", order: "O(N)",
 			args: []arg{many(keyArg())}, summary: "GET of several keys.", reply: "array of what GET answers",
 			run: (*conn).mget,
 		},
 		{
-			name: "set", arity: -3, flags: write, keys: [3]int{1, 1, 1}, need: admin, group: "string", since: "1.0.0",
+			name: "set", arity: -3, flags: write | denyOOM, keys: [3]int{1, 1, 1}, access: "RW access update variable_flags", need: admin, group: "string", since: "1.0.0",
 			args:    []arg{keyArg(), integer("value"), opt(oneOf("condition", word("NX"), word("XX"))), opt(word("FORCE"))},
 			summary: "Creates a tag, or moves its counter forward.",
 			reply:   "OK: the number now belongs to the caller alone and every later ID of this instance is larger. Past 2^53 needs FORCE. Null when NX or XX is not met",
 			check:   checkSet, run: (*conn).set,
 		},
 		{
-			name: "setnx", arity: 3, flags: write | fast, keys: [3]int{1, 1, 1}, need: admin, group: "string", since: "1.0.0",
+			name: "setnx", arity: 3, flags: write | denyOOM | fast, keys: [3]int{1, 1, 1}, access: "OW insert", need: admin, group: "string", since: "1.0.0",
 			args: []arg{keyArg(), integer("value")}, summary: "Creates a tag if there is none.",
 			reply: "1 when this call created it: the number belongs to the caller; else 0",
 			run:   (*conn).setnx,

@@ -11,7 +11,7 @@ func serverCommands() []command {
 	f := loading | stale
 	return []command{
 		{
-			name: "command", arity: -1, flags: f, group: "server", since: "2.8.13", order: "O(N)",
+			name: "command", arity: -1, flags: f, group: "server", cats: "connection", tips: "nondeterministic_output_order", since: "2.8.13", order: "O(N)",
 			summary: "Describes all commands.", reply: "array, ten elements each",
 			run: func(c *conn, _ [][]byte, out []byte) []byte { return c.commandInfo(c.s.table.top, out) },
 			sub: []*command{
@@ -19,11 +19,11 @@ func serverCommands() []command {
 				{name: "info", arity: -2, flags: f, args: []arg{opt(many(str("command-name")))}, summary: "Describes commands.", reply: "array, ten elements each, null for what does not exist", run: (*conn).commandInfoOf},
 				{name: "docs", arity: -2, flags: f, since: "7.0.0", args: []arg{opt(many(str("command-name")))}, summary: "Documents commands.", reply: "map of maps, for redis-cli's hints and HELP", run: (*conn).commandDocs},
 				{name: "list", arity: -2, flags: f, since: "7.0.0", args: []arg{opt(after("FILTERBY", oneOf("filterby", after("MODULE", str("module-name")), after("ACLCAT", str("category")), after("PATTERN", pattern("pattern")))))}, summary: "Names the commands.", run: (*conn).commandList},
-				{name: "getkeys", arity: -3, flags: f, args: []arg{str("command"), opt(many(str("arg")))}, summary: "Tells which arguments of a command are keys.", run: (*conn).commandGetKeys},
+				{name: "getkeys", arity: -4, flags: f, args: []arg{str("command"), opt(many(str("arg")))}, summary: "Tells which arguments of a command are keys.", run: (*conn).commandGetKeys},
 			},
 		},
 		{
-			name: "info", arity: -1, flags: f, need: read, group: "server", since: "1.0.0",
+			name: "info", arity: -1, flags: f, need: read, group: "server", cats: "dangerous", tips: "nondeterministic_output request_policy:all_shards response_policy:special", since: "1.0.0",
 			args: []arg{opt(many(str("section")))}, summary: "Describes the server.", reply: "sections of `name:value` lines, `redis_version` first",
 			run: (*conn).info,
 		},
@@ -37,7 +37,7 @@ func serverCommands() []command {
 			},
 		},
 		{
-			name: "time", arity: 1, flags: f | fast, need: read, group: "server", since: "2.6.0", summary: "Tells the server's time.", reply: "[seconds, microseconds]",
+			name: "time", arity: 1, flags: f | fast, need: read, group: "server", tips: "nondeterministic_output", since: "2.6.0", summary: "Tells the server's time.", reply: "[seconds, microseconds]",
 			run: func(_ *conn, _ [][]byte, out []byte) []byte {
 				now := time.Now()
 				out = appendBulkInt(appendArray(out, 2), now.Unix())
@@ -45,21 +45,21 @@ func serverCommands() []command {
 			},
 		},
 		{
-			name: "role", arity: 1, flags: noscript | f | fast, need: read, group: "server", since: "2.8.12", summary: "Tells the role in replication.", reply: "[master, 0, []]: every instance issues",
+			name: "role", arity: 1, flags: noscript | f | fast, need: read, group: "server", cats: "admin dangerous", since: "2.8.12", summary: "Tells the role in replication.", reply: "[master, 0, []]: every instance issues",
 			run: func(_ *conn, _ [][]byte, out []byte) []byte {
 				out = appendBulk(appendArray(out, 3), "master")
 				return appendArray(appendInt(out, 0), 0)
 			},
 		},
 		{
-			name: "wait", arity: 3, flags: noscript, group: "generic", since: "3.0.0", args: []arg{integer("numreplicas"), integer("timeout")},
+			name: "wait", arity: 3, flags: noscript, group: "generic", cats: "connection", tips: "request_policy:all_shards response_policy:agg_min", since: "3.0.0", args: []arg{integer("numreplicas"), integer("timeout")},
 			summary: "Waits for replicas, of which there are none.", reply: "0",
 			run: (*conn).waitReplicas,
 		},
 		{
 			name: "slowlog", arity: -2, flags: 0, group: "server", since: "2.2.12", summary: "Shows the commands that waited longest.",
 			sub: []*command{
-				{name: "get", arity: -2, flags: adminFlag | f, need: read, args: []arg{opt(integer("count"))}, summary: "Shows the newest entries.", reply: "array of [number, time, µs, arguments, client, its name]", run: (*conn).slowlogGet},
+				{name: "get", arity: -2, flags: adminFlag | f, need: read, tips: "request_policy:all_nodes nondeterministic_output", args: []arg{opt(integer("count"))}, summary: "Shows the newest entries.", reply: "array of [number, time, µs, arguments, client, its name]", run: (*conn).slowlogGet},
 				{name: "len", arity: 2, flags: adminFlag | f, need: read, summary: "Counts the entries.", run: func(c *conn, _ [][]byte, out []byte) []byte { return appendInt(out, int64(c.s.slowlog.len())) }},
 				{name: "reset", arity: 2, flags: adminFlag | f, need: admin, summary: "Forgets the entries.", reply: "OK", run: func(c *conn, _ [][]byte, out []byte) []byte { c.s.slowlog.reset(); return appendOK(out) }},
 			},
@@ -67,14 +67,14 @@ func serverCommands() []command {
 		{
 			name: "latency", arity: -2, flags: 0, group: "server", since: "2.8.13", summary: "Shows the worst waits by kind.",
 			sub: []*command{
-				{name: "latest", arity: 2, flags: adminFlag | noscript | f, need: read, summary: "Shows the last and the worst of each kind.", reply: "array of [event, time, ms, worst ms]; `refill` = a command that took IDs, `store` = another", run: (*conn).latencyLatest},
+				{name: "latest", arity: 2, flags: adminFlag | noscript | f, need: read, tips: "nondeterministic_output request_policy:all_nodes response_policy:special", summary: "Shows the last and the worst of each kind.", reply: "array of [event, time, ms, worst ms]; `refill` = a command that took IDs, `store` = another", run: (*conn).latencyLatest},
 				{name: "reset", arity: -2, flags: adminFlag | noscript | f, need: admin, args: []arg{opt(many(str("event")))}, summary: "Forgets events.", reply: "how many", run: (*conn).latencyReset},
 			},
 		},
 		{
 			name: "memory", arity: -2, flags: 0, group: "server", since: "4.0.0", summary: "Tells about memory.",
 			sub: []*command{
-				{name: "usage", arity: -3, flags: readonly, keys: [3]int{2, 2, 1}, need: read, args: []arg{keyArg(), opt(after("SAMPLES", integer("count")))}, summary: "Tells what a tag takes in memory.", reply: "bytes, roughly; null when there is no such tag", run: (*conn).memoryUsage},
+				{name: "usage", arity: -3, flags: readonly, keys: [3]int{2, 2, 1}, access: "RO", need: read, args: []arg{keyArg(), opt(after("SAMPLES", integer("count")))}, summary: "Tells what a tag takes in memory.", reply: "bytes, roughly; null when there is no such tag", run: (*conn).memoryUsage},
 			},
 		},
 		{
@@ -147,20 +147,20 @@ func (c *conn) commandEntry(r *command, out []byte) []byte {
 		out = appendInt(out, int64(k))
 	}
 	out = c.appendStatuses(out, r.categories())
-	out = appendArray(out, 0) // tips
+	tips := strings.Fields(r.tips)
+	out = c.appendSet(out, len(tips))
+	for _, tip := range tips {
+		out = appendBulk(out, tip)
+	}
 	if r.keys[0] == 0 {
-		out = appendArray(out, 0)
+		out = c.appendSet(out, 0)
 	} else {
-		access := []string{"RW", "access", "update"}
-		if r.has(readonly) {
-			access = []string{"RO", "access"}
-		}
 		last := r.keys[1]
 		if last > 0 {
 			last -= r.keys[0]
 		}
-		out = c.appendMap(appendArray(out, 1), 3)
-		out = c.appendStatuses(appendBulk(out, "flags"), access)
+		out = c.appendMap(c.appendSet(out, 1), 3)
+		out = c.appendStatuses(appendBulk(out, "flags"), r.keyAccess())
 		out = c.appendMap(appendBulk(out, "begin_search"), 2)
 		out = appendBulk(appendBulk(out, "type"), "index")
 		out = c.appendMap(appendBulk(out, "spec"), 1)
@@ -172,7 +172,7 @@ func (c *conn) commandEntry(r *command, out []byte) []byte {
 		out = appendInt(appendBulk(out, "keystep"), int64(r.keys[2]))
 		out = appendInt(appendBulk(out, "limit"), 0)
 	}
-	out = appendArray(out, len(r.sub))
+	out = c.appendSet(out, len(r.sub))
 	for _, s := range r.sub {
 		out = c.commandEntry(s, out)
 	}
@@ -384,6 +384,10 @@ func (c *conn) configGet(args [][]byte, out []byte) []byte {
 	var found [][2]string
 	for _, p := range c.s.settings() {
 		for _, a := range args[2:] {
+			if strings.EqualFold(string(a), p[0]) { // spelled as the client did, as in Redis
+				found = append(found, [2]string{string(a), p[1]})
+				break
+			}
 			if glob(strings.ToLower(string(a)), p[0]) {
 				found = append(found, p)
 				break
@@ -497,8 +501,11 @@ func (c *conn) memoryUsage(args [][]byte, out []byte) []byte {
 		if len(args) != 5 || !strings.EqualFold(string(args[3]), "SAMPLES") {
 			return c.fail(out, errSyntax)
 		}
-		if n, ok := parseInt(args[4]); !ok || n < 0 {
+		switch n, ok := parseInt(args[4]); {
+		case !ok:
 			return c.fail(out, errNotInteger)
+		case n < 0:
+			return c.fail(out, errSyntax)
 		}
 	}
 	is, out, ok := c.isThere(args[2:3], out)

@@ -21,6 +21,9 @@ type command struct {
 	summary string
 	reply   string // README's column
 	order   string // complexity; "" = O(1)
+	cats    string // ACL categories besides those of the flags, instead of the group's or, behind a +, beside it
+	access  string // of the keys, in COMMAND INFO; "" = what the flags imply
+	tips    string // of COMMAND INFO
 
 	// check looks at the arguments before the command is queued or run. What it returns is the refusal; inside MULTI the
 	// transaction is aborted by it, so nothing is burnt (cases R5).
@@ -55,6 +58,11 @@ const (
 	refused                       // known, and refused by check
 	inSubscribe                   // allowed to a RESP2 client that has subscribed
 	unpaused                      // CLIENT PAUSE does not hold it
+
+	// Told to clients alone, as Redis tells them.
+	denyOOM
+	skipSlowlog
+	allowBusy
 )
 
 // flagNames are what COMMAND INFO shows, in Redis' order.
@@ -62,8 +70,9 @@ var flagNames = []struct {
 	f    flags
 	name string
 }{
-	{write, "write"}, {readonly, "readonly"}, {adminFlag, "admin"}, {pubsub, "pubsub"}, {noscript, "noscript"},
-	{loading, "loading"}, {stale, "stale"}, {fast, "fast"}, {noAuth, "no_auth"}, {noMulti, "no_multi"},
+	{write, "write"}, {readonly, "readonly"}, {denyOOM, "denyoom"}, {adminFlag, "admin"}, {pubsub, "pubsub"}, {noscript, "noscript"},
+	{loading, "loading"}, {stale, "stale"}, {skipSlowlog, "skip_slowlog"}, {fast, "fast"}, {noAuth, "no_auth"}, {noMulti, "no_multi"},
+	{allowBusy, "allow_busy"},
 }
 
 // arg describes one argument for COMMAND DOCS and README.
@@ -155,29 +164,45 @@ func (c *command) positions(n int, fn func(i int) bool) bool {
 	return true
 }
 
-// categories are Redis' ACL categories that fit the row, in Redis' order, and our own groups behind them.
+// categoryOrder is Redis' order of ACL categories, and our own groups behind them.
+var categoryOrder = []string{"keyspace", "read", "write", "string", "pubsub", "admin", "fast", "slow", "dangerous", "connection", "transaction", "scripting", "segment", "snowflake"}
+
+// groupCategory is the category that comes with a group of COMMAND DOCS.
+var groupCategory = map[string]string{
+	"generic": "keyspace", "string": "string", "connection": "connection", "transactions": "transaction",
+	"scripting": "scripting", "segment": "segment", "snowflake": "snowflake",
+}
+
+// categories are the ACL categories of the row.
 func (c *command) categories() []string {
+	has := map[string]bool{
+		"read": c.has(readonly), "write": c.has(write), "pubsub": c.has(pubsub), "fast": c.has(fast), "slow": !c.has(fast),
+		"admin": c.has(adminFlag), "dangerous": c.has(adminFlag),
+	}
+	if c.cats == "" || c.cats[0] == '+' {
+		has[groupCategory[c.group]] = true
+	}
+	for _, name := range strings.Fields(strings.TrimPrefix(c.cats, "+")) {
+		has[name] = true
+	}
 	var out []string
-	add := func(when bool, name string) {
-		if when {
+	for _, name := range categoryOrder {
+		if has[name] {
 			out = append(out, "@"+name)
 		}
 	}
-	add(c.group == "generic" && !c.has(adminFlag), "keyspace")
-	add(c.has(readonly), "read")
-	add(c.has(write), "write")
-	add(c.group == "string", "string")
-	add(c.has(pubsub), "pubsub")
-	add(c.has(adminFlag), "admin")
-	add(c.has(fast), "fast")
-	add(!c.has(fast), "slow")
-	add(c.has(adminFlag) || c.name == "keys", "dangerous")
-	add(c.group == "connection", "connection")
-	add(c.group == "transactions", "transaction")
-	add(c.group == "scripting", "scripting")
-	add(c.group == "segment", "segment")
-	add(c.group == "snowflake", "snowflake")
 	return out
+}
+
+// keyAccess are the flags of the row's keys.
+func (c *command) keyAccess() []string {
+	switch {
+	case c.access != "":
+		return strings.Fields(c.access)
+	case c.has(readonly):
+		return []string{"RO", "access"}
+	}
+	return []string{"RW", "access", "update"}
 }
 
 // longest is the longest name that is looked up; a longer one is unknown.
@@ -223,6 +248,9 @@ func newTable() *table {
 				s.full = r.name + "|" + s.name
 				if s.group == "" {
 					s.group = r.group
+				}
+				if s.cats == "" {
+					s.cats = r.cats
 				}
 				if s.since == "" {
 					s.since = r.since

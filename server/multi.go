@@ -21,14 +21,14 @@ type transaction struct {
 }
 
 func multiCommands() []command {
-	always := noscript | loading | stale | fast | immediate
+	always := noscript | loading | stale | fast | allowBusy | immediate
 	return []command{
 		{
 			name: "multi", arity: 1, flags: always, group: "transactions", since: "1.2.0",
 			summary: "Begins a transaction.", reply: "OK; what follows is queued", run: (*conn).multi,
 		},
 		{
-			name: "exec", arity: 1, flags: noscript | loading | stale | immediate, group: "transactions", since: "1.2.0",
+			name: "exec", arity: 1, flags: noscript | loading | stale | skipSlowlog | immediate, group: "transactions", since: "1.2.0",
 			summary: "Runs what was queued.", reply: "array of the replies; null when a watched key moved. IDs are taken now, none when a command was refused", run: (*conn).exec,
 		},
 		{
@@ -36,11 +36,11 @@ func multiCommands() []command {
 			summary: "Forgets what was queued.", reply: "OK", run: (*conn).discard,
 		},
 		{
-			name: "watch", arity: -2, flags: always, keys: [3]int{1, -1, 1}, need: read, group: "transactions", since: "2.2.0",
+			name: "watch", arity: -2, flags: always, keys: [3]int{1, -1, 1}, access: "RO", need: read, group: "transactions", since: "2.2.0",
 			args: []arg{many(keyArg())}, summary: "Makes EXEC depend on keys.", reply: "OK; EXEC answers null if one of them moves on this instance until then", run: (*conn).watch,
 		},
 		{
-			name: "unwatch", arity: 1, flags: noscript | loading | stale | fast, group: "transactions", since: "2.2.0",
+			name: "unwatch", arity: 1, flags: noscript | loading | stale | fast | allowBusy, group: "transactions", since: "2.2.0",
 			summary: "Forgets the watched keys.", reply: "OK", run: (*conn).unwatch,
 		},
 	}

@@ -14,6 +14,7 @@ import (
 const (
 	errSyntax           = "ERR syntax error"
 	errNotInteger       = "ERR value is not an integer or out of range"
+	errInt32            = "ERR value is out of range, value must between -2147483648 and 2147483647"
 	errOverflow         = "ERR increment or decrement would overflow"
 	errNoAuth           = "NOAUTH Authentication required."
 	errHelloNoAuth      = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
@@ -29,6 +30,7 @@ const (
 	errNestedMulti      = "ERR MULTI calls can not be nested"
 	errWatchInMulti     = "ERR WATCH inside MULTI is not allowed"
 	errNotInMulti       = "ERR Command not allowed inside a transaction"
+	errExecAbortFor     = "EXECABORT Transaction discarded because of: "
 	errExecAbort        = "EXECABORT Transaction discarded because of previous errors."
 	errCluster          = "ERR This instance has cluster support disabled"
 	errDebug            = `ERR DEBUG command not allowed. If the enable-debug-command option is set to "local", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.`

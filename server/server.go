@@ -286,6 +286,10 @@ func (c *conn) dispatch(args [][]byte) {
 		}
 		if row != nil {
 			c.stats.rows[row.index].rejected.Add(1)
+			if row.name == "exec" {
+				c.endTransaction()
+				text = errExecAbortFor + strings.TrimPrefix(text, "ERR ")
+			}
 		}
 		c.out = c.fail(c.out, text)
 	} else {
