@@ -104,7 +104,7 @@ func (e *Engine) Incr(w *Wait, key []byte, n int64) (last int64, err error) {
 	}
 	last, err = e.o.Segment.Take(w.context(e.o.Wait), tag, n)
 	w.note(tag, err)
-	return last, err
+	return last, named(tag, err)
 }
 
 // NextIDs appends n IDs of key to dst, increasing but not always contiguous. On an error dst comes back as it was.
@@ -122,7 +122,7 @@ func (e *Engine) NextIDs(w *Wait, dst []int64, key []byte, n int64) ([]int64, er
 	got, err := e.o.Segment.TakeMany(w.context(e.o.Wait), dst, tag, n)
 	w.note(tag, err)
 	if err != nil {
-		return dst, err
+		return dst, named(tag, err)
 	}
 	return got, nil
 }
@@ -249,7 +249,8 @@ func (e *Engine) Info(w *Wait, key []byte) (segment.TagInfo, error) {
 	if err != nil {
 		return segment.TagInfo{}, err
 	}
-	return e.o.Segment.Info(w.context(e.o.Wait), tag)
+	info, err := e.o.Segment.Info(w.context(e.o.Wait), tag)
+	return info, named(tag, err)
 }
 
 // Exists counts how many of keys name a tag, duplicates counted as Redis does. A key that no tag can have does not exist.

@@ -45,6 +45,14 @@ func errorf(w Word, format string, args ...any) *Error {
 	return &Error{Word: w, Text: fmt.Sprintf(format, args...)}
 }
 
+// named says which tag there isn't, and how to make it.
+func named(tag string, err error) error {
+	if errors.Is(err, segment.ErrNoTag) {
+		return &Error{Word: NoTag, Cause: err, Text: fmt.Sprintf("there is no tag '%s', and segment.auto_create does not let INCR make it: make it with SEGMENT.CREATE or SET", tag)}
+	}
+	return err
+}
+
 // Explain turns any error of the engines into the word and the sentence that a client gets. An error of no known kind is
 // "ERR internal error": its text may hold what a client should not see, so it is for the log alone (I13).
 func Explain(err error) (Word, string) {
@@ -57,6 +65,8 @@ func Explain(err error) (Word, string) {
 		refused   *segment.RefusedError
 		down      *segment.UnavailableError
 		setNo     *segment.SetRefusedError
+		count     *segment.CountError
+		full      *segment.FullError
 		back      *snowflake.ClockBackError
 		noWorker  *snowflake.NoWorkerError
 		timeUp    *snowflake.TimeUpError
@@ -76,6 +86,10 @@ func Explain(err error) (Word, string) {
 		return PlainError, clash.Error()
 	case errors.As(err, &setNo):
 		return PlainError, setNo.Error()
+	case errors.As(err, &count):
+		return PlainError, count.Error()
+	case errors.As(err, &full):
+		return Store, full.Error()
 	case errors.As(err, &down):
 		return TryAgain, "the store can't be asked now: " + down.Error()
 	case errors.Is(err, segment.ErrNoTag):
