@@ -288,6 +288,9 @@ func (t *tracking) reads() bool {
 	return true
 }
 
+// follows says whether the next command matters to it, so that the fast lane leaves it alone.
+func (t *tracking) follows() bool { return t.on && (t.caching || !t.optIn) }
+
 func (t *tracking) set(c *conn, to tracking) {
 	*t = to
 	c.trackNow.Store(to.on)

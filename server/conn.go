@@ -181,7 +181,7 @@ func (c *conn) beforeWait(out []byte) []byte {
 	if !c.muted {
 		out = c.write(out)
 	}
-	if !c.warmed {
+	if !c.warmed && c.row != nil && c.row.need == issue {
 		c.warmed = true
 		c.warmAhead()
 	}
@@ -207,51 +207,46 @@ func (c *conn) afterWait() {
 	}
 }
 
-// warmAhead starts the loads of the cold keys among the commands that come next. It stops at the first one that might change
-// what they mean: INCRs inside a MULTI are only queued, and burn nothing when EXEC aborts.
+// warmAhead starts the loads of the cold keys among the commands that come next. It goes no further than those that take IDs:
+// a load may create a tag, which a GET or EXISTS before that would see, and an INCR behind MULTI is only queued, and must leave
+// nothing behind when EXEC aborts (cases R5).
 func (c *conn) warmAhead() {
 	const most = 1024
-	n := 0
-	if c.running { // these are sure to run
-		for _, q := range c.ahead {
-			if n++; n > most {
+	if c.running {
+		for i, q := range c.ahead {
+			if i == most || !c.warm(q.row, q.args) {
 				return
 			}
-			if c.warms(q.row, q.args) {
-				c.s.engine.Warm(q.args[1])
-			}
 		}
 		return
 	}
-	if c.tx != nil {
-		return
-	}
+	left := most
 	for _, cmd := range c.rc.PeekPipeline() {
-		row := c.s.table.find(cmd.Args[0])
-		if n++; n > most || row == nil || !row.arityOK(len(cmd.Args)) || row.has(immediate) || row.has(refused) || row.sub != nil || row.need&admin != 0 || row.need == 0 {
+		if left--; left < 0 || !c.warm(c.s.table.find(cmd.Args[0]), cmd.Args) {
 			return
 		}
-		if c.warms(row, cmd.Args) {
-			c.s.engine.Warm(cmd.Args[1])
-		}
 	}
-	c.lane.warmAhead(most - n)
+	c.lane.warmAhead(left)
 }
 
-// warms says whether the command takes IDs of a key, and will be let do so.
-func (c *conn) warms(row *command, args [][]byte) bool {
-	if row.need != issue || row.keys[0] != 1 || c.forbidden(row, args) != "" {
-		return false
+// warm starts the load of the key of a command that takes IDs, if it is sure to take them. It says whether to go on.
+func (c *conn) warm(row *command, args [][]byte) bool {
+	if row == nil || row.need != issue || c.refuse(row, args) != "" {
+		return row != nil && row.name == "ping"
 	}
-	switch len(args) {
-	case 2:
+	if row.keys[0] != 1 {
 		return true
-	case 3:
-		n, ok := parseInt(args[2])
-		most, _ := c.s.engine.Limits()
-		return ok && 1 <= n && n <= most
 	}
-	return false
+	if len(args) == 3 {
+		n, ok := parseInt(args[2])
+		if most, _ := c.s.engine.Limits(); !ok || n < 1 || n > most {
+			return true
+		}
+	}
+	if len(args) <= 3 {
+		c.s.engine.Warm(args[1])
+	}
+	return true
 }
 
 // forbidden is the error of a command that the user may not run, or "".

@@ -39,7 +39,7 @@ func (l *lane) Begin(*guardConn) bool {
 	c := l.c
 	c.newRead()
 	a := c.current()
-	if a == nil || c.tx != nil || c.replyOff || c.skipNext || c.closing || c.subs.restrict(c) || c.tracking.reads() || c.s.pause.on() {
+	if a == nil || c.tx != nil || c.replyOff || c.skipNext || c.closing || c.subs.restrict(c) || c.tracking.follows() || c.s.pause.on() {
 		return false
 	}
 	if l.account != a {
@@ -131,19 +131,15 @@ func (l *lane) warmAhead(most int) {
 	}
 	var args [3][]byte
 	for ; most > 0 && f.r < f.w && f.buf[f.r] == '*' && f.short(); most-- {
-		i := hotRow(f.cmd.Arg(0))
-		if i < 0 {
-			return
-		}
-		row, n := l.c.s.hot[i], f.cmd.Len()
-		if n > len(args) || !row.arityOK(n) {
+		row, n := l.c.s.table.find(f.cmd.Arg(0)), f.cmd.Len()
+		if n > len(args) {
 			return
 		}
 		for k := range n {
 			args[k] = f.cmd.Arg(k)
 		}
-		if l.c.warms(row, args[:n]) {
-			l.c.s.engine.Warm(args[1])
+		if !l.c.warm(row, args[:n]) {
+			return
 		}
 		f.r += f.size
 	}

@@ -81,6 +81,7 @@ type Server struct {
 	shards       []shard
 	snowflakeInt bool
 	runID        string
+	noLane       bool // for tests: everything goes through redcon
 
 	accounts  atomic.Pointer[accounts]
 	protected atomic.Bool
@@ -209,7 +210,9 @@ func (s *Server) accept(rc redcon.Conn) bool {
 	g := rc.NetConn().(*guardConn)
 	c := newConn(s, rc, g)
 	rc.SetContext(c)
-	g.SetLane(&c.lane)
+	if !s.noLane {
+		g.SetLane(&c.lane)
+	}
 	s.mu.Lock()
 	s.conns[c.id] = c
 	s.mu.Unlock()
