@@ -487,9 +487,11 @@ func (k *link) deliver(d Dir, queue <-chan chunk, to net.Conn) {
 		if cut {
 			c.b = c.b[:max(limit-sent, 0)]
 		}
+		// Counted first: whoever has seen the bytes finds them counted.
+		p.bytes[d].Add(int64(len(c.b)))
 		n, err := to.Write(c.b)
 		sent += int64(n)
-		p.bytes[d].Add(int64(n))
+		p.bytes[d].Add(int64(n - len(c.b)))
 		switch {
 		case cut:
 			k.cut()
