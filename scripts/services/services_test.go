@@ -1,9 +1,11 @@
 package services
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +18,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/go-zookeeper/zk"
+
+	"redleaf/scripts/proxy"
 )
 
 const leafTable = "CREATE TABLE leaf_alloc (biz_tag VARCHAR(128) NOT NULL PRIMARY KEY, max_id BIGINT NOT NULL DEFAULT 1," +
@@ -130,6 +134,32 @@ func TestMariaDB(t *testing.T) {
 	var name, cipher string
 	if err := secure.QueryRow("SHOW STATUS LIKE 'Ssl_cipher'").Scan(&name, &cipher); err != nil || cipher == "" {
 		t.Errorf("TLS: cipher %q, %v", cipher, err)
+	}
+}
+
+// The fault that matters most: the range was reserved, and nobody was told.
+func TestReplyLostAfterCommit(t *testing.T) {
+	m := StartMariaDB(t, MariaDBOptions{})
+	m.Exec(leafTable)
+	m.Exec("INSERT INTO leaf_alloc (biz_tag) VALUES ('order')")
+	link := proxy.Start(t, m.Addr())
+	db := open(t, m.DSNAt(link.Addr(), "", ""))
+	if hi := reserve(t, db, "order", 1000); hi != 1001 {
+		t.Errorf("the first range ends at %d, want 1001", hi)
+	}
+	link.CutOnReply(1, func(request []byte) bool { return bytes.Contains(request, []byte("UPDATE leaf_alloc")) })
+	_, err := db.Exec("UPDATE leaf_alloc SET max_id = LAST_INSERT_ID(max_id + 1000) WHERE biz_tag = 'order'")
+	if !errors.Is(err, mysql.ErrInvalidConn) {
+		t.Errorf("the lost reply shows as %v, want %v", err, mysql.ErrInvalidConn)
+	}
+	if !link.WaitCuts(1, time.Minute) {
+		t.Error("no reply was cut off")
+	}
+	if hi := m.QueryInt("SELECT max_id FROM leaf_alloc"); hi != 2001 {
+		t.Errorf("the row stands at %d, want 2001: the statement was carried out", hi)
+	}
+	if hi := reserve(t, db, "order", 1000); hi != 3001 {
+		t.Errorf("the next range ends at %d, want 3001", hi)
 	}
 }
 
