@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// catchUp is how many milliseconds late the next one may be opened. A generator at its limit sleeps to each boundary, and a
-// timer rings late by a millisecond or more; without this the capacity of every millisecond slept through would be lost.
+// catchUp is how many milliseconds behind the clock one may be opened or filled, after one that was used up. A generator at
+// its limit sleeps to each boundary, and a timer rings late by a millisecond or more; without this the capacity of every
+// millisecond slept through would be lost.
 const catchUp = 16
 
 // sealed is the state of an issuer that issues no more.
@@ -40,6 +41,7 @@ type issuer struct {
 
 	until atomic.Int64 // end of the durable window, ms since epoch (I7)
 	start atomic.Int64 // first sequence of the millisecond in state; a hint, written after the swap
+	owed  atomic.Int64 // the millisecond, since epoch, that came after one used up and is to be filled; a hint as well
 	asked atomic.Bool  // an extension is wanted and not done yet
 
 	mu      sync.Mutex    // guards the two below
@@ -108,7 +110,7 @@ func (g *Generator) take(i *issuer, least, most, spare int64) attempt {
 					i.assertIssued(s, next, a.at)
 				}
 				if a.at != a.last {
-					i.opened(a)
+					i.opened(s, a)
 				}
 				g.issued.Add(uint64(a.n))
 				return a
@@ -127,9 +129,12 @@ func (g *Generator) take(i *issuer, least, most, spare int64) attempt {
 	}
 }
 
-// opened keeps up with a new millisecond.
-func (i *issuer) opened(a attempt) {
+// opened keeps up with a new millisecond, which came after state s.
+func (i *issuer) opened(s int64, a attempt) {
 	i.start.Store(a.first & i.mask)
+	if s&i.mask == i.mask && a.at == a.last+1 {
+		i.owed.Store(a.at - i.epoch)
+	}
 	if i.until.Load()-(a.at-i.epoch) < lead.Milliseconds() {
 		i.wantMore()
 	}
@@ -186,12 +191,19 @@ func (g *Generator) judge(i *issuer, s int64, r reading, least, most, spare int6
 //
 // After a quiet millisecond the sequence starts anywhere in the lower half, so that IDs drawn at a low rate spread evenly over
 // any shard count that is a power of two; there is no state to it, so that callers who race choose the same. The busier the
-// last millisecond was, the nearer to 0 the next one starts, and the whole capacity is there when it is needed.
+// last millisecond was, the nearer to 0 the next one starts, and the whole capacity is there when it is needed. While they are
+// used up one after the other, each is filled to its end, also when the clock has gone on by up to catchUp.
 func (i *issuer) open(now, last, seq int64) (ts, from int64) {
-	if late := now - last; late > 1 {
-		if seq == i.mask && late <= catchUp && last > i.base {
+	late := now - last
+	if late <= catchUp && last > i.base {
+		switch {
+		case seq == i.mask:
 			return last + 1, 0
+		case last == i.owed.Load():
+			return last, seq + 1
 		}
+	}
+	if late > 1 {
 		return now, i.spread(now) & (i.mask >> 1)
 	}
 	switch used := max(seq-i.start.Load()+1, 0); {

@@ -88,6 +88,10 @@ func (p *patience) waitNext(ctx context.Context, a attempt) error {
 	} else if stood := a.read.mono - p.since; stood > g.o.ClockWait+standstill && g.creep.Load() == 0 {
 		return g.back(a, stood, "its own monotonic time (it stands still)", 0)
 	}
+	if creep := g.creep.Load(); creep != 0 && int64(msDuration(a.last)-a.read.mono) > creep {
+		// A clock that runs wild has been ahead of logical time meanwhile; from there it is no more than a millisecond either.
+		g.creep.CompareAndSwap(creep, int64(msDuration(a.last)-a.read.mono))
+	}
 	d := time.Millisecond
 	if a.read.now == int64(a.read.wall/time.Millisecond) {
 		d -= a.read.wall % time.Millisecond
