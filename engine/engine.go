@@ -109,6 +109,9 @@ func (e *Engine) Incr(w *Wait, key []byte, n int64) (last int64, err error) {
 
 // NextIDs appends n IDs of key to dst, increasing but not always contiguous. On an error dst comes back as it was.
 func (e *Engine) NextIDs(w *Wait, dst []int64, key []byte, n int64) ([]int64, error) {
+	if e.IsSnowflakeKey(key) {
+		return e.Snowflakes(w, dst, n)
+	}
 	tag, err := e.tag(key)
 	if err != nil {
 		return dst, err
@@ -235,6 +238,9 @@ func (e *Engine) Set(w *Wait, key []byte, n int64, mode segment.SetMode) (done b
 
 // Create makes a tag; false means that it was there already.
 func (e *Engine) Create(w *Wait, key []byte, row segment.Row) (bool, error) {
+	if e.IsSnowflakeKey(key) {
+		return false, errorf(PlainError, "'%s' gives snowflakes (snowflake.keys): a tag of that name would never be used", key)
+	}
 	tag, err := e.tag(key)
 	if err != nil {
 		return false, err

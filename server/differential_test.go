@@ -305,7 +305,6 @@ CONFIG GET maxmemory
 CONFIG GET replica-read-only
 CONFIG GET timeout
 CONFIG GET databases
-CONFIG GET save appendonly
 CONFIG GET sav?
 CONFIG GET SAVE
 CONFIG GET
