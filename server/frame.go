@@ -559,6 +559,11 @@ func (f *frame) line() frameVerdict {
 		line = line[:end-1]
 	}
 
+	if len(line) == 0 {
+		f.skip()
+		return frameMore
+	}
+
 	word := frameLend(len(line))
 	defer frameFree(word)
 	n, size := 0, 0

@@ -138,9 +138,8 @@ var (
 // clients, the counters and the drain. Its methods may be called from any
 // goroutine.
 type guard struct {
-	cfg  guardConfig
-	now  func() time.Time
-	full []byte // the reply to a client too many
+	cfg guardConfig
+	now func() time.Time
 
 	maxClients  atomic.Int64
 	idleTimeout atomic.Int64
@@ -298,9 +297,7 @@ func (g *guard) Drain(ctx context.Context) error {
 	for c := range g.conns {
 		c.wake()
 	}
-	if len(g.conns) == 0 {
-		close(g.empty)
-	}
+	g.checkEmpty()
 	g.mu.Unlock()
 	for _, l := range listeners {
 		l.stop()
@@ -344,12 +341,18 @@ func (g *guard) remove(c *guardConn) {
 	delete(g.conns, c)
 	g.bytesIn.Add(c.BytesIn())
 	g.bytesOut.Add(c.BytesOut())
-	if g.draining.Load() && len(g.conns) == 0 {
-		select {
-		case <-g.empty:
-		default:
-			close(g.empty)
-		}
+	g.checkEmpty()
+}
+
+// checkEmpty announces that the last connection is gone, once. g.mu is held.
+func (g *guard) checkEmpty() {
+	if !g.draining.Load() || len(g.conns) > 0 {
+		return
+	}
+	select {
+	case <-g.empty:
+	default:
+		close(g.empty)
 	}
 }
 

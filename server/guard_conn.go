@@ -39,8 +39,8 @@ type guardConn struct {
 	warmed bool      // a write deadline is set
 	shaken bool      // TLS handshake done, or none needed
 	ending bool      // read no more: QUIT, drain
-	sipped bool      // draining, and what had arrived by then was read
-	served bool      // this drain met a client that had sent something
+	sips   int       // draining: reads of what had arrived by then
+	served bool      // draining: there was something
 	failed error
 	turn   int   // commands the lane answered since others had the processor
 	kept   int64 // what redcon's buffer is taken to have grown to
@@ -381,11 +381,11 @@ func (c *guardConn) fill(p []byte) error {
 			// What had arrived when the drain began is still answered:
 			// closing over unread bytes resets the connection, and replies
 			// on their way would be lost.
-			if !c.sipped && c.sip() {
-				c.sipped, c.served = true, true
+			if c.sips < guardSips && c.sip() {
+				c.sips++
+				c.served = true
 				return nil
 			}
-			c.sipped = true
 			if !c.served && c.raw != nil {
 				p = nil // nothing is on its way
 			}
@@ -576,6 +576,7 @@ func (c *guardConn) end(p, text []byte, why error) error {
 }
 
 const (
+	guardSips        = 64 // reads of what has arrived when a drain begins: a client that never stops is not waited for
 	guardLinger      = 250 * time.Millisecond
 	guardLingerBytes = 16 << 20
 )

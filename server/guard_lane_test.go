@@ -111,7 +111,7 @@ func TestLaneEverySplit(t *testing.T) {
 			if len(p.in) > 20000 {
 				continue
 			}
-			step := 1 + len(p.in)/500
+			step := 1 + len(p.in)/200
 			for cut := 0; cut < len(p.in); cut += step {
 				s.mu.Lock()
 				clear(s.counter)

@@ -254,6 +254,25 @@ func dial(t testing.TB, addr string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
+// dialSlow connects with a small receive buffer. It must be small from the
+// beginning: a window once offered is not taken back, the kernel would drop
+// what it has no room for, and both ends would wait for retransmissions.
+func dialSlow(t testing.TB, addr string) net.Conn {
+	t.Helper()
+	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) {
+			syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 16<<10)
+		})
+	}}
+	c, err := d.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(guardLimit))
+	return c
+}
+
 // say writes s and reads exactly the reply want.
 func say(t testing.TB, c net.Conn, s, want string) {
 	t.Helper()
@@ -445,7 +464,7 @@ func TestGuardListenersShareState(t *testing.T) {
 }
 
 func TestGuardIdleTimeout(t *testing.T) {
-	s := startToy(t, guardConfig{IdleTimeout: 50 * time.Millisecond})
+	s := startToy(t, guardConfig{IdleTimeout: 300 * time.Millisecond})
 	c := dial(t, s.addr)
 	say(t, c, "PING\r\n", "+PONG\r\n")
 	over(t, c, "")
@@ -458,7 +477,7 @@ func TestGuardIdleTimeout(t *testing.T) {
 // A deadline that was set for a wait must not end the connection later, when
 // it has passed while a handler ran.
 func TestGuardDeadlineOfAnEarlierWait(t *testing.T) {
-	const timeout = 300 * time.Millisecond
+	const timeout = time.Second
 	s := startToy(t, guardConfig{CommandTimeout: timeout, IdleTimeout: timeout})
 	c := dial(t, s.addr)
 	io.WriteString(c, "*1\r\n$5\r\n")
@@ -472,20 +491,37 @@ func TestGuardDeadlineOfAnEarlierWait(t *testing.T) {
 }
 
 func TestGuardSlowCommand(t *testing.T) {
-	for _, in := range []string{"*1\r\n$4\r\nPI", "PIN", "*", "a\x00b\r\n", "*2\r\n$4\r\nECHO\r\n$100000\r\nxxx"} {
-		s := startToy(t, guardConfig{CommandTimeout: 100 * time.Millisecond})
+	s := startToy(t, guardConfig{CommandTimeout: 300 * time.Millisecond})
+	inputs := []string{"*1\r\n$4\r\nPI", "PIN", "*", "a\x00b\r\n", "*2\r\n$4\r\nECHO\r\n$100000\r\nxxx"}
+	var conns []net.Conn
+	begin := time.Now()
+	for _, in := range inputs {
 		c := dial(t, s.addr)
-		say(t, c, "PING\r\n", "+PONG\r\n")
-		begin := time.Now()
+		conns = append(conns, c)
 		// A byte now and then does not help.
+		io.WriteString(c, "PING\r\n")
 		for _, b := range []byte(in) {
 			c.Write([]byte{b})
 		}
-		over(t, c, "-ERR Protocol error: command not complete after 100ms\r\n")
-		if took := time.Since(begin); took < 100*time.Millisecond {
-			t.Errorf("%q: ended after %v", in, took)
+	}
+	for _, c := range conns {
+		over(t, c, "+PONG\r\n-ERR Protocol error: command not complete after 300ms\r\n")
+	}
+	if took := time.Since(begin); took < 300*time.Millisecond {
+		t.Errorf("ended after %v", took)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	eventually(t, "the reasons", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.ends) == len(inputs)
+	})
+	for _, err := range s.ends {
+		if err != errGuardSlow {
+			t.Errorf("one ended with %v", err)
 		}
-		eventually(t, "the reason", func() bool { return s.lastEnd() == errGuardSlow })
 	}
 }
 
@@ -494,8 +530,7 @@ func TestGuardSlowCommand(t *testing.T) {
 func TestGuardSlowReader(t *testing.T) {
 	for _, lane := range []bool{true, false} {
 		s := startToy(t, guardConfig{MaxOutput: 64 << 10, WriteTimeout: time.Second}, func(s *toy) { s.lane = lane })
-		c := dial(t, s.addr)
-		c.SetReadBuffer(16 << 10)
+		c := dialSlow(t, s.addr)
 		in := []byte(strings.Repeat("*2\r\n$4\r\nECHO\r\n$400\r\n"+strings.Repeat("e", 400)+"\r\n", 9))
 		if lane {
 			in = []byte(incrs(1000, "order"))
@@ -524,10 +559,9 @@ func TestGuardSlowReader(t *testing.T) {
 
 // One that reads slowly but steadily is served however long it takes.
 func TestGuardSteadyReader(t *testing.T) {
-	const timeout = 400 * time.Millisecond
+	const timeout = time.Second
 	s := startToy(t, guardConfig{MaxOutput: 16 << 10, WriteTimeout: timeout})
-	c := dial(t, s.addr)
-	c.SetReadBuffer(16 << 10)
+	c := dialSlow(t, s.addr)
 	const size = 2 << 20
 	io.WriteString(c, fmt.Sprintf("BIG %d\r\nPING\r\n", size))
 	hear(t, c, fmt.Sprintf("$%d\r\n", size))
@@ -733,7 +767,7 @@ func TestGuardDrain(t *testing.T) {
 		io.WriteString(busy, "BLOCK\r\n")
 		eventually(t, "BLOCK runs", func() bool { return s.g.Clients() == 4 && s.handled.Load() > 0 })
 		// These wait in the socket while the handler runs.
-		io.WriteString(busy, incrs(5, "order")+"ECHO hi\r\n*2\r\n$4")
+		io.WriteString(busy, incrs(5000, "order")+"ECHO hi\r\n*2\r\n$4")
 
 		before := s.handled.Load()
 		done := make(chan error)
@@ -751,7 +785,7 @@ func TestGuardDrain(t *testing.T) {
 		default:
 		}
 		close(s.block)
-		over(t, busy, "+BLOCKED\r\n"+numbers(3, 7)+"$2\r\nhi\r\n")
+		over(t, busy, "+BLOCKED\r\n"+numbers(3, 5002)+"$2\r\nhi\r\n")
 		busy.Close()
 		if err := <-done; err != nil {
 			t.Errorf("drain: %v", err)
@@ -821,6 +855,25 @@ func TestGuardDrainUnderLoad(t *testing.T) {
 	wg.Wait()
 	if replies.Load() == 0 {
 		t.Error("no replies")
+	}
+}
+
+// The last client leaves while the drain begins; more than one asks for it.
+func TestGuardDrainTwice(t *testing.T) {
+	for range 200 {
+		s := startToy(t, guardConfig{})
+		c := dial(t, s.addr)
+		say(t, c, "PING\r\n", "+PONG\r\n")
+		go c.Close()
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				if err := s.g.Drain(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
 

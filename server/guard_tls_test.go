@@ -100,7 +100,7 @@ func TestGuardTLS(t *testing.T) {
 }
 
 func TestGuardTLSHandshakeTimeout(t *testing.T) {
-	s := startToy(t, guardConfig{HandshakeTimeout: 50 * time.Millisecond, IdleTimeout: time.Hour})
+	s := startToy(t, guardConfig{HandshakeTimeout: 500 * time.Millisecond, IdleTimeout: time.Hour})
 	addr, config, served := startToyTLS(t, s)
 	silent := dial(t, addr)
 	if b, err := io.ReadAll(silent); len(b) != 0 || err != nil {
@@ -113,7 +113,7 @@ func TestGuardTLSHandshakeTimeout(t *testing.T) {
 	// It is the handshake's alone: what is connected stays.
 	c := tls.Client(dial(t, addr), config)
 	say(t, c, "PING\r\n", "+PONG\r\n")
-	time.Sleep(100 * time.Millisecond) // the passing of time is what is tested
+	time.Sleep(600 * time.Millisecond) // the passing of time is what is tested
 	say(t, c, "PING\r\n", "+PONG\r\n")
 	s.g.Drain(t.Context())
 	<-served
