@@ -8,10 +8,12 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
 
 	"redleaf/engine"
 	"redleaf/segment"
@@ -37,6 +39,8 @@ type rig struct {
 	gen    *snowflake.Generator
 }
 
+var leakChecked sync.Map
+
 type rigOptions struct {
 	Options
 	store      *storetest.Mem
@@ -52,6 +56,13 @@ type rigOptions struct {
 
 func startRig(t *testing.T, o rigOptions) *rig {
 	t.Helper()
+	if _, again := leakChecked.LoadOrStore(t.Name(), true); !again { // of several rigs, the first ends last
+		leak := goleak.IgnoreCurrent()
+		t.Cleanup(func() {
+			goleak.VerifyNone(t, leak)
+			leakChecked.Delete(t.Name())
+		})
+	}
 	r := &rig{t: t, store: o.store}
 	if r.store == nil {
 		r.store = storetest.NewMem()
