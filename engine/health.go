@@ -43,8 +43,8 @@ func (e *Engine) segmentHealth() error {
 	if err := e.o.Segment.Ready(); err != nil {
 		return err
 	}
-	s := e.o.Segment.Stats()
-	if s.StoreErr == nil {
+	down := e.o.Segment.StoreErr()
+	if down == nil {
 		return nil
 	}
 	for _, t := range e.o.Segment.Tags(1) { // the busiest first: while it has IDs, somebody is served
@@ -52,7 +52,7 @@ func (e *Engine) segmentHealth() error {
 			return nil
 		}
 	}
-	return s.StoreErr
+	return down
 }
 
 func reason(err error) string {
@@ -95,6 +95,17 @@ func (e *Engine) Tags(most int) []segment.TagInfo {
 	}
 	return e.o.Segment.Tags(most)
 }
+
+// Stopped lists up to most tags that are stopped (REGRESSED), by name; they need not be among Tags.
+func (e *Engine) Stopped(most int) []segment.TagInfo {
+	if e.o.Segment == nil {
+		return nil
+	}
+	return e.o.Segment.Stopped(most)
+}
+
+// RefillBounds are the upper bounds, in seconds, of Stats.Segment.RefillBuckets.
+func RefillBounds() []float64 { return segment.RefillBounds[:] }
 
 // Drain turns readiness red: the first step of a stop, so that balancers look elsewhere while requests still flow.
 func (e *Engine) Drain() { e.draining.Store(true) }

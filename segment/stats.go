@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -220,6 +221,31 @@ func (a *Allocator) Tags(most int) []TagInfo {
 		return cmp.Or(cmp.Compare(y.Rate, x.Rate), cmp.Compare(y.Issued, x.Issued), cmp.Compare(x.Tag, y.Tag))
 	})
 	return list[:min(len(list), max(most, 0))]
+}
+
+// Stopped tells of up to most of the tags that are stopped because their rows stood too low, by name. They may be idle, and
+// so not among Tags.
+func (a *Allocator) Stopped(most int) []TagInfo {
+	a.check.mu.Lock()
+	stopped := slices.Collect(maps.Keys(a.check.regressed))
+	a.check.mu.Unlock()
+	slices.SortFunc(stopped, func(x, y *tag) int { return cmp.Compare(x.name, y.name) })
+	var list []TagInfo
+	for _, t := range stopped[:min(len(stopped), max(most, 0))] {
+		t.mu.Lock()
+		if !t.gone {
+			list = append(list, t.info())
+		}
+		t.mu.Unlock()
+	}
+	return list
+}
+
+// StoreErr is what the store answers instead of a pulse; nil: it answers. Unlike Stats it visits no tags.
+func (a *Allocator) StoreErr() error {
+	a.health.mu.Lock()
+	defer a.health.mu.Unlock()
+	return a.health.err
 }
 
 // Version changes whenever the tag moves here: an ID was given, or it was set. It is 0 for a tag that did not.
