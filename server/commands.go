@@ -13,7 +13,7 @@ type command struct {
 	arity int    // as Redis counts: with the name; negative = at least
 	flags flags
 	keys  [3]int // first, last, step; last -1 = the last argument
-	need  rights // group the user must have; 0 = everybody who is in
+	need  rights // groups of which the user must have one; 0 = everybody who is in
 	group string // of COMMAND DOCS and HELP @group
 	since string
 
@@ -330,12 +330,13 @@ func CommandTable() string {
 	var b strings.Builder
 	b.WriteString("| command | group | reply |\n|---|---|---|\n")
 	group := func(r *command) string {
+		var of []string
 		for _, n := range []string{"issue", "read", "admin"} {
-			if r.need == rightNames[n] {
-				return n
+			if r.need&rightNames[n] != 0 {
+				of = append(of, n)
 			}
 		}
-		return ""
+		return strings.Join(of, ", ")
 	}
 	line := func(r *command) {
 		reply := r.reply

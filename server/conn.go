@@ -55,6 +55,8 @@ type conn struct {
 	warmed  bool  // the cold keys of this read are loading
 
 	lane lane
+	ran  *command // the last row that ran outside the lane
+	ranN int      // how often in a row, within this read
 
 	// Read by CLIENT LIST too.
 	mu        sync.Mutex // held by whoever changes or, from outside, reads name … proto

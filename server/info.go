@@ -44,6 +44,7 @@ type infoWriter struct {
 func (w *infoWriter) line(name string, value any) { fmt.Fprintf(w, "%s:%v\r\n", name, value) }
 
 func (c *conn) info(args [][]byte, out []byte) []byte {
+	c.lane.publish(0) // what this read did before
 	want := map[string]bool{}
 	all, usual := false, len(args) == 1
 	for _, a := range args[1:] {

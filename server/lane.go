@@ -88,39 +88,48 @@ func (l *lane) Serve(_ *guardConn, cmd *frameCmd, out []byte) ([]byte, bool) {
 // End is called when everything that was read is answered and written.
 func (l *lane) End(*guardConn) {
 	c := l.c
-	var took int64
 	if c.readAt != 0 {
-		took = monotonic() - c.readAt
+		took := monotonic() - c.readAt
 		c.readAt = 0
-		c.stats.reads.observe(took)
+		if l.publish(took) {
+			c.stats.reads.observe(took)
+		}
 	}
-	l.publish(took)
+	c.wait.Reset()
 	l.args = [3][]byte{}
 }
 
-// publish adds the lane's counts to those of all, so that a pipeline costs a few atomic adds and not one per command. took is
-// shared out among the commands.
-func (l *lane) publish(took int64) {
-	total := uint32(0)
+// publish adds the connection's counts to those of all, so that a pipeline costs a few atomic adds and not one per command.
+// took is shared out among the commands. It says whether there were any.
+func (l *lane) publish(took int64) bool {
+	c := l.c
+	total := int64(c.ranN)
 	for _, n := range l.counts {
-		total += n
+		total += int64(n)
 	}
 	if total == 0 {
-		return
+		return false
 	}
 	for i, n := range l.counts {
 		if n == 0 {
 			continue
 		}
-		row := l.c.s.hot[i]
-		counts := &l.c.stats.rows[row.index]
+		row := c.s.hot[i]
+		counts := &c.stats.rows[row.index]
 		counts.calls.Add(uint64(n))
 		if took > 0 {
-			counts.ns.Add(uint64(took) * uint64(n) / uint64(total))
+			counts.ns.Add(uint64(took * int64(n) / total))
 		}
-		l.c.lastRow.Store(row)
+		c.lastRow.Store(row)
 		l.counts[i] = 0
 	}
+	if c.ranN > 0 {
+		if took > 0 {
+			c.stats.rows[c.ran.index].ns.Add(uint64(took * int64(c.ranN) / total))
+		}
+		c.ranN = 0
+	}
+	return true
 }
 
 // warmAhead starts the loads of cold keys among the commands that the guard holds behind the current ones.

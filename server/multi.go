@@ -36,7 +36,7 @@ func multiCommands() []command {
 			summary: "Forgets what was queued.", reply: "OK", run: (*conn).discard,
 		},
 		{
-			name: "watch", arity: -2, flags: always, keys: [3]int{1, -1, 1}, access: "RO", need: read, group: "transactions", since: "2.2.0",
+			name: "watch", arity: -2, flags: always, keys: [3]int{1, -1, 1}, access: "RO", need: issue | read, group: "transactions", since: "2.2.0",
 			args: []arg{many(keyArg())}, summary: "Makes EXEC depend on keys.", reply: "OK; EXEC answers null if one of them moves on this instance until then", run: (*conn).watch,
 		},
 		{

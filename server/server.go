@@ -228,6 +228,7 @@ func (s *Server) closed(rc redcon.Conn, err error) {
 	if c.tx != nil {
 		s.queued.Add(-c.tx.bytes)
 	}
+	c.lane.End(nil)
 	if err != nil {
 		s.log.Debug().Err(err).Str("client", c.addr).Msg("connection ended")
 	}
@@ -268,7 +269,6 @@ func (c *conn) panicked(v any) {
 // dispatch runs one command, or says why not, and appends the reply to c.out.
 func (c *conn) dispatch(args [][]byte) {
 	c.newRead()
-	c.lane.publish(0)
 	skip := c.skipNext
 	c.skipNext = false
 	c.muted = c.replyOff || skip
@@ -362,6 +362,10 @@ func (c *conn) unknown(args [][]byte) string {
 // call runs a command that may run.
 func (c *conn) call(row *command, args [][]byte, out []byte) []byte {
 	c.row, c.args = row, args
+	if row != c.ran {
+		c.ran, c.ranN = row, 0
+	}
+	c.ranN++
 	counts := &c.stats.rows[row.index]
 	counts.calls.Add(1)
 	c.erred = false
