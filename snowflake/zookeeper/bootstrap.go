@@ -368,15 +368,7 @@ func (w *worker) putBackOwn(ctx context.Context, metaVersion int32) error {
 		}
 	}
 	p := w.intend(slotHeld, 0)
-	w.mu.Lock()
-	rec := w.rec
-	rec.Intent = p.stamp
-	err := r.state.store(rec)
-	if err == nil {
-		w.rec = rec
-	}
-	w.mu.Unlock()
-	if err != nil {
+	if err := w.save(func(rec *record) { rec.Intent = p.stamp }); err != nil {
 		return err
 	}
 	w.pending = p
@@ -389,7 +381,7 @@ func (w *worker) putBackOwn(ctx context.Context, metaVersion int32) error {
 			ops = append(ops, setOp(r.p.node(p.slot.Node), data, w.slot.NodeVersion))
 		}
 	}
-	_, err = r.tree.Multi(ctx, ops...)
+	_, err := r.tree.Multi(ctx, ops...)
 	return err // granted is what the next verification reads back
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,6 +85,12 @@ func (w *worker) isLost() bool {
 	}
 }
 
+func (w *worker) record() record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rec
+}
+
 // end stops every further extension.
 func (w *worker) end() {
 	w.mu.Lock()
@@ -148,6 +155,19 @@ func (w *worker) extend(ts int64) (snowflake.Window, error) {
 		w.durable.Store(bound)
 	}
 	return w.Window(), nil
+}
+
+// save makes a change of the local state durable; after an error nothing has changed.
+func (w *worker) save(change func(*record)) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rec := w.rec
+	change(&rec)
+	if err := w.r.state.store(rec); err != nil {
+		return err
+	}
+	w.rec = rec
+	return nil
 }
 
 func (w *worker) kick() {
@@ -480,17 +500,8 @@ func (w *worker) renew(ctx context.Context) {
 		w.pending = w.intend(slotHeld, 0)
 	}
 	p := w.pending
-	w.mu.Lock()
-	rec := w.rec
-	rec.Intent = p.stamp
-	r.mu.Lock()
-	rec.Fleet = r.fleet.Milliseconds()
-	r.mu.Unlock()
-	if err = r.state.store(rec); err == nil {
-		w.rec = rec
-	}
-	w.mu.Unlock()
-	if err != nil {
+	fleet := r.fleetAutonomy().Milliseconds()
+	if err := w.save(func(rec *record) { rec.Intent, rec.Fleet = p.stamp, fleet }); err != nil {
 		w.trouble("%v", err)
 		return
 	}
@@ -547,9 +558,7 @@ func (w *worker) intend(state string, until int64) *intent {
 	}
 	if until == 0 {
 		s.Until = max(w.until.Load(), now+r.window(s.Since, now).Milliseconds())
-		w.mu.Lock()
-		s.HW = max(now+hwAhead.Milliseconds(), w.rec.LocalUntil)
-		w.mu.Unlock()
+		s.HW = max(now+hwAhead.Milliseconds(), w.record().LocalUntil)
 	} else {
 		s.Until, s.HW = until, until
 	}
@@ -565,14 +574,11 @@ func (w *worker) intend(state string, until int64) *intent {
 // fence gives the number up at once. The state on disk is closed, so that no start without ZooKeeper goes on with it.
 func (w *worker) fence(reason string) {
 	r := w.r
-	w.mu.Lock()
-	w.ended = true
-	w.rec.Closed = true
-	if err := r.state.store(w.rec); err != nil {
+	w.end()
+	if err := w.save(func(rec *record) { rec.Closed = true }); err != nil {
 		r.log.Error().Err(err).Msg("the local state can't be closed")
 	}
-	r.local, r.continues, r.former = w.rec, false, nil
-	w.mu.Unlock()
+	r.local, r.continues, r.former = w.record(), false, nil
 	w.lose()
 	r.log.Error().Int64("worker", w.id).Msg("worker number lost: " + reason)
 	r.mu.Lock()
@@ -605,10 +611,13 @@ func (r *Registry) quarantine(ctx context.Context, n int64, version int32, s slo
 
 // quarantineUntil is beyond every window that anybody can have been granted by now.
 func (r *Registry) quarantineUntil() int64 {
+	return r.zkNow() + (r.fleetAutonomy() + r.o.MaxSkew).Milliseconds()
+}
+
+func (r *Registry) fleetAutonomy() time.Duration {
 	r.mu.Lock()
-	fleet := r.fleet
-	r.mu.Unlock()
-	return r.zkNow() + (fleet + r.o.MaxSkew).Milliseconds()
+	defer r.mu.Unlock()
+	return r.fleet
 }
 
 // Release implements snowflake.Worker.
@@ -642,9 +651,7 @@ func (w *worker) giveBack(ctx context.Context, last int64) {
 		if w.isLost() {
 			return
 		}
-		w.mu.Lock()
-		r.local, r.continues, r.former = w.rec, true, append([]stamp(nil), w.former...)
-		w.mu.Unlock()
+		r.local, r.continues, r.former = w.record(), true, slices.Clone(w.former)
 		r.mu.Lock()
 		if r.held == w {
 			r.held = nil
@@ -654,12 +661,8 @@ func (w *worker) giveBack(ctx context.Context, last int64) {
 		close(w.released)
 	}()
 	keep := func(why string) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		rec := w.rec
-		rec.LocalUntil = min(rec.LocalUntil, last)
-		if err := r.state.store(rec); err == nil {
-			w.rec = rec
+		if err := w.save(func(rec *record) { rec.LocalUntil = min(rec.LocalUntil, last) }); err != nil {
+			r.log.Warn().Err(err).Msg("the local state can't be written: the next start waits a little longer")
 		}
 		r.log.Warn().Int64("worker", w.id).Msg(why + ": the worker number stays reserved until " + timeText(w.until.Load()))
 	}
@@ -679,15 +682,7 @@ func (w *worker) giveBack(ctx context.Context, last int64) {
 		}
 		w.give()
 		p := w.intend(slotReleased, last)
-		w.mu.Lock()
-		rec := w.rec
-		rec.Intent, rec.LocalUntil, rec.Closed = p.stamp, last, true
-		err := r.state.store(rec)
-		if err == nil {
-			w.rec = rec
-		}
-		w.mu.Unlock()
-		if err != nil {
+		if err := w.save(func(rec *record) { rec.Intent, rec.LocalUntil, rec.Closed = p.stamp, last, true }); err != nil {
 			r.log.Error().Err(err).Int64("worker", w.id).Msg("the local state can't be closed: the worker number stays reserved until " + timeText(w.until.Load()))
 			return
 		}

@@ -456,7 +456,7 @@ func (s *sim) chaos() {
 		p := h.p
 		p.stopCleanly(func() {
 			if h.mixed && s.chance(0.6) {
-				h.runsLeaf = !h.runsLeaf
+				h.runsLeaf, h.file = !h.runsLeaf, -1 // deployed anew: Leaf has no local file of a number given up
 			}
 			again(100, 20_000)()
 		})
@@ -473,7 +473,8 @@ func (s *sim) chaos() {
 		s.note(nil, "no quorum until %d", s.e.downTill)
 		s.e.offset = s.between(-1500, 1500)
 	case k < 81:
-		if s.o.clocks && s.o.scheme != "leaf" {
+		// Not together with a wipe: whoever comes back to an empty root trusts that ZooKeeper's clock was right.
+		if s.o.clocks && s.o.scheme != "leaf" && !s.o.wipes {
 			s.e.offset += 60_000
 			s.after(s.between(3000, 40_000), func() { s.e.offset = 0 })
 			s.note(nil, "leader's clock +60 s")
@@ -483,7 +484,9 @@ func (s *sim) chaos() {
 			from := s.hosts[s.rng.IntN(s.o.hosts)]
 			crash("for a clone")
 			h.disk.synced, h.disk.cached = slices.Clone(from.disk.synced), slices.Clone(from.disk.synced)
-			h.file = from.file
+			if s.o.scheme == "leaf" {
+				h.file = from.file
+			}
 			s.note(h, "gets host %d's data", from.n)
 			again(200, 3000)()
 		}
@@ -492,7 +495,7 @@ func (s *sim) chaos() {
 			s.twin(h)
 		}
 	case k < 92:
-		if s.o.wipes {
+		if s.o.wipes && s.chance(0.4) {
 			s.wipe()
 		}
 	case k < 94:
@@ -628,7 +631,8 @@ func (s *sim) oversee() {
 		s.operator++
 		s.note(nil, "the operator stops everything and bootstraps anew")
 		for _, h := range s.hosts {
-			if h.p != nil && !h.p.leaf {
+			h.file = -1
+			if h.p != nil {
 				h.p.crash("operator")
 			}
 		}

@@ -16,6 +16,15 @@ func (p *simProc) leafMain() {
 			clock.Sleep(ctx, 5*time.Second) // the start failed; whoever watches it starts it again
 			continue
 		}
+		if p.h.mixed && p.h.s.o.scheme != "leaf" && upload != "" {
+			// Leaf reports one second after it began to issue. A number of ours that is recycled within that second, or before a
+			// report ever arrives, is one on which Leaf in effect started offline: not promised, so not played.
+			if _, err := p.conn.Set(ctx, upload, encode(leafOf(p.h.identity, clock.Now())), -1); err != nil {
+				p.h.file = -1
+				clock.Sleep(ctx, time.Second)
+				continue
+			}
+		}
 		p.worker = n
 		p.h.s.note(p.h, "Leaf runs as %d, reports %v", n, upload != "")
 		if upload == "" {
