@@ -86,7 +86,7 @@ func (c *connector) open(ctx context.Context, e endpoint) (driver.Conn, error) {
 		return nil, err
 	}
 	conn := &conn{Conn: raw, s: c.s, key: e.addr, at: time.Now()}
-	if err := conn.check(ctx); err != nil {
+	if err := conn.check(ctx, false); err != nil {
 		raw.Close()
 		return nil, err
 	}
@@ -206,8 +206,9 @@ const showVariables = "SHOW VARIABLES WHERE Variable_name IN ('autocommit','sql_
 const showStatus = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Uptime','wsrep_cluster_state_uuid','wsrep_cluster_status','wsrep_ready')"
 
 // check looks at everything that has made a database repeat a range, and finds out which server this is. It is run on every new
-// connection and with every heartbeat, since a server can be changed under an open connection.
-func (c *conn) check(ctx context.Context) error {
+// connection and with every heartbeat, since a server can be changed under an open connection. What belongs to the table and
+// not to the session is looked at once for connections that are opened together, unless all is set.
+func (c *conn) check(ctx context.Context, all bool) error {
 	v, err := c.vars(ctx, showVariables)
 	if err != nil {
 		return err
@@ -222,8 +223,7 @@ func (c *conn) check(ctx context.Context) error {
 	if err := c.session(ctx, v); err != nil {
 		return err
 	}
-	// These belong to the database, not to the session: connections that are opened together look once.
-	if c.s.schemaDue(c.key) {
+	if c.s.schemaDue(c.key) || all {
 		if err := c.schema(ctx); err != nil {
 			c.s.schemaFailed(c.key)
 			return err
@@ -390,19 +390,24 @@ func (c *conn) schema(ctx context.Context) error {
 	return nil
 }
 
-// privileges warns of an account that read_only does not bind.
+// privileges warns of an account that read_only does not bind, and of one that can't do what the settings ask for.
 func (c *conn) privileges(ctx context.Context) {
 	rows, err := c.query(ctx, "SHOW GRANTS FOR CURRENT_USER()")
 	if err != nil {
 		return
 	}
+	insert := false
 	for _, r := range rows {
 		g := strings.ToUpper(r[0].text)
 		g, _, _ = strings.Cut(g, " TO ")
+		insert = insert || strings.Contains(g, "INSERT") || strings.Contains(g, "ALL PRIVILEGES") || !strings.Contains(g, " ON ") // a role
 		all, global := strings.Contains(g, "ALL PRIVILEGES"), strings.Contains(g, "ON *.*")
 		if global && (all || strings.Contains(g, "SUPER") || strings.Contains(g, "READ_ONLY ADMIN") || strings.Contains(g, "READ ONLY ADMIN")) {
 			c.s.warn("the account of segment.mysql.dsn has SUPER: it writes on a read-only replica too, where ranges are lost. Use a plain account with SELECT, INSERT and UPDATE on the tables")
 		}
+	}
+	if c.s.autoCreate && !insert {
+		c.s.warn("the account of segment.mysql.dsn has no INSERT: segment.auto_create can make no tag. GRANT it, or set segment.auto_create = []")
 	}
 }
 

@@ -140,6 +140,15 @@ func number(err error) uint16 {
 	return 0
 }
 
+// isMix says that a column and a value have no common character set: the value can't be in the column.
+func isMix(err error) bool {
+	switch number(err) {
+	case errMixOfCollations, 1270, 1271:
+		return true
+	}
+	return false
+}
+
 func refusef(format string, args ...any) error {
 	return &segment.RefusedError{Cause: fmt.Errorf(format, args...)}
 }

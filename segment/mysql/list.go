@@ -52,7 +52,7 @@ func (s *Store) List(ctx context.Context, after string, limit int) ([]segment.Ro
 		}
 		return errWindow
 	})
-	if errors.Is(err, errWindow) || number(err) == errMixOfCollations {
+	if errors.Is(err, errWindow) || isMix(err) {
 		return s.listWindow(ctx, after, limit)
 	}
 	if err != nil {

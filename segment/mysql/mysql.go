@@ -18,8 +18,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -59,13 +61,14 @@ type Options struct {
 
 // Store is the segment.Store on a database. Safe for concurrent use.
 type Store struct {
-	table     table
-	endpoints []endpoint
-	check     time.Duration
-	skipBy    int64
-	memory    Memory
-	log       zerolog.Logger
-	db        *sql.DB
+	table      table
+	endpoints  []endpoint
+	check      time.Duration
+	skipBy     int64
+	autoCreate bool
+	memory     Memory
+	log        zerolog.Logger
+	db         *sql.DB
 
 	life    context.Context // ends with Close
 	end     context.CancelFunc
@@ -120,7 +123,7 @@ func Open(o Options) (*Store, error) {
 		return nil, fmt.Errorf("segment.failover_skip is %d: it must be from 0 to %d", o.FailoverSkip, int64(math.MaxInt64/2))
 	}
 	s := &Store{
-		check: o.Check, skipBy: o.FailoverSkip, memory: o.Memory, log: o.Log,
+		check: o.Check, skipBy: o.FailoverSkip, autoCreate: o.AutoCreate, memory: o.Memory, log: o.Log,
 		syncing: make(chan struct{}, 1), probed: map[string]time.Time{}, schemaAt: map[string]time.Time{}, warned: map[string]bool{},
 	}
 	for _, dsn := range o.DSNs {
@@ -311,8 +314,8 @@ func (s *Store) Reserve(ctx context.Context, tag string, n, floor int64) (segmen
 				switch {
 				case err != nil:
 					return err
-				case r.bound < floor:
-					return &segment.RegressedError{Tag: tag, Row: r.bound, Floor: floor}
+				case floor > 0 && r.bound < floor:
+					return &segment.RegressedError{Tag: tag, Row: max(r.bound, 0), Floor: floor}
 				case r.Err != nil:
 					return r.Err
 				case r.Max > segment.MaxID-n:
@@ -344,7 +347,7 @@ func (s *Store) Reserve(ctx context.Context, tag string, n, floor int64) (segmen
 
 // tagError finds errors that are about the tag and not about the database.
 func tagError(tag string, err error) error {
-	if number(err) == errMixOfCollations {
+	if isMix(err) {
 		// The column's character set has no such characters, so there is no such row.
 		return segment.ErrNoTag
 	}
@@ -472,7 +475,7 @@ func (s *Store) Rows(ctx context.Context, tags []string) (map[string]segment.Row
 
 func (s *Store) rows(ctx context.Context, c *session, tags []string, out map[string]segment.Row) error {
 	rows, err := s.read(ctx, c, " WHERE biz_tag IN ("+marks(len(tags))+")", anys(tags)...)
-	if number(err) == errMixOfCollations {
+	if isMix(err) {
 		// One of the names is not in the column's character set: find it by halves, the others count.
 		if len(tags) == 1 {
 			return nil
@@ -489,37 +492,40 @@ func (s *Store) rows(ctx context.Context, c *session, tags []string, out map[str
 	for _, t := range tags {
 		asked[t] = true
 	}
-	var others []found
 	for _, r := range rows {
 		if asked[r.Tag] {
 			out[r.Tag] = r.Row
 			delete(asked, r.Tag)
-		} else {
-			others = append(others, r)
 		}
 	}
-	// A row that nobody asked for was found by the table's collation for another name: say so where that name was asked for.
-	for _, r := range others {
-		rest := make([]string, 0, len(asked))
-		for t := range asked {
-			rest = append(rest, t)
+	if len(rows) == 0 || s.columns().binary {
+		return nil
+	}
+	// A name without a row of its own may be one that the table's collation takes for another row's: say so.
+	for len(asked) > 0 {
+		rest := slices.Sorted(maps.Keys(asked))
+		clashes, err := c.QueryContext(ctx, "SELECT biz_tag, FIELD(biz_tag, "+marks(len(rest))+") FROM "+s.table.String()+" WHERE biz_tag IN ("+marks(len(rest))+")",
+			append(anys(rest), anys(rest)...)...)
+		if err != nil {
+			return err
 		}
-		for range 100 {
-			if len(rest) == 0 {
-				break
-			}
+		defer clashes.Close()
+		for clashes.Next() {
+			var name string
 			var at int
-			err := c.QueryRowContext(ctx, "SELECT FIELD(biz_tag, "+marks(len(rest))+") FROM "+s.table.String()+" WHERE biz_tag = ?", append(anys(rest), r.Tag)...).Scan(&at)
-			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			if err := clashes.Scan(&name, &at); err != nil {
 				return err
 			}
-			if at < 1 || at > len(rest) {
-				break
+			if at >= 1 && at <= len(rest) && rest[at-1] != name {
+				out[rest[at-1]] = segment.Row{Tag: rest[at-1], Err: &segment.ClashError{Tag: rest[at-1], Row: name}}
+				delete(asked, rest[at-1])
 			}
-			tag := rest[at-1]
-			out[tag] = segment.Row{Tag: tag, Err: &segment.ClashError{Tag: tag, Row: r.Tag}}
-			delete(asked, tag)
-			rest = append(rest[:at-1], rest[at:]...)
+		}
+		if err := clashes.Err(); err != nil {
+			return err
+		}
+		if len(asked) == len(rest) {
+			break
 		}
 	}
 	return nil
@@ -598,6 +604,11 @@ func (s *Store) Create(ctx context.Context, row segment.Row, inherit bool) (now 
 	if err != nil {
 		return segment.Row{}, false, err
 	}
+	if created {
+		s.mu.Lock()
+		s.window = window{} // a list asked for next shows it
+		s.mu.Unlock()
+	}
 	return now, created, nil
 }
 
@@ -619,7 +630,7 @@ func (s *Store) insertError(row segment.Row, err error) error {
 		return &segment.StepError{Tag: row.Tag, Column: "step", Value: strconv.FormatInt(row.Step, 10), Want: "a number that the column step can hold"}
 	case 1406:
 		return refusef("tag '%s' can't be made: %w. Shorten the name or the description, or widen the column of %s", row.Tag, err, s.table)
-	case 1366, errMixOfCollations, 1267 + 1: // no such characters in the column
+	case 1366, errMixOfCollations: // no such characters in the column
 		return refusef("tag '%s' can't be made: %w. Give biz_tag and description of %s the character set utf8mb4", row.Tag, err, s.table)
 	}
 	return err

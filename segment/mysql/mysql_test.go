@@ -1,7 +1,6 @@
 package mysql
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -215,5 +214,3 @@ func TestConformance(t *testing.T) {
 		})
 	}
 }
-
-var _ = bytes.NewBuffer

@@ -110,7 +110,7 @@ func (s *Store) syncLocked(ctx context.Context) error {
 	for try := 0; ; try++ {
 		back := ""
 		err := s.do(ctx, func(ctx context.Context, c *session) error {
-			if err := c.conn.check(ctx); err != nil {
+			if err := c.conn.check(ctx, true); err != nil {
 				return err
 			}
 			var err error
