@@ -576,7 +576,7 @@ func (c *guardConn) end(p, text []byte, why error) error {
 }
 
 const (
-	guardSips        = 64 // reads of what has arrived when a drain begins: a client that never stops is not waited for
+	guardSips        = 16 // reads of what has arrived when a drain begins: a client that never stops is not waited for
 	guardLinger      = 250 * time.Millisecond
 	guardLingerBytes = 16 << 20
 )

@@ -129,6 +129,7 @@ var inputs = []struct {
 	{n: 104, name: "vertical tab and form feed", in: "\v\fECHO \f\"a\"\v\r\n", redis: "$1\r\na\r\n"},
 	{n: 105, name: "-0 arguments", in: "*-0\r\n", redis: badCount, closed: true},
 	{n: 106, name: "half an escape", in: `ECHO "\x4g\x" '\'' '\x41'` + "\r\n", redis: "-ERR wrong number of arguments for 'echo' command\r\n"},
+	{n: 108, name: "$-5", in: "*1\r\n$-5\r\n", redis: badSize, closed: true},
 	{n: 107, name: "escaped quotes", in: `ECHO "\"\q\x4"` + "\r\n", redis: "$4\r\n\"qx4\r\n"},
 }
 
@@ -183,6 +184,7 @@ func knock(t *testing.T, addr string, n int, in, want string, close bool) (strin
 	}
 }
 
+// leaf P5
 func TestInputs(t *testing.T) {
 	s := startToy(t, guardConfig{})
 	stranger := startToy(t, guardConfig{}, func(s *toy) { s.auth = true })
@@ -336,6 +338,7 @@ func TestGuardMemory(t *testing.T) {
 		{"47", "*2\r\n$4\r\nECHO\r\n$536870912\r\n", 1 << 20, false},
 		{"83", "*1\r\n$100000000\r\n" + strings.Repeat("x", 5000), 1 << 20, true},
 		{"83 within limits", "*2\r\n$4\r\nECHO\r\n$65536\r\n" + strings.Repeat("x", 20000), 8 << 20, true},
+		{"10 MB in a line", strings.Repeat("a", 10<<20), 1 << 20, false}, // leaf P5
 		{"a million empty lines", strings.Repeat("\r\n", 1<<20), 1 << 20, false},
 		{"a million *0", strings.Repeat("*0\r\n", 1<<20), 1 << 20, false},
 		{"16 MB thrown away", "*2\r\n$4\r\nINCR\r\n$16000000\r\n" + strings.Repeat("k", 16000000) + "\r\n", 1 << 20, false},

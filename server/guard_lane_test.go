@@ -50,7 +50,7 @@ func mixed(n int) string {
 }
 
 // Replies come in the order of commands, and each command is executed once:
-// with the lane, without it, over a socket and over a connection that is none.
+// with the lane, without it. leaf P1
 func TestLaneOrder(t *testing.T) {
 	for _, p := range lanePipelines {
 		for _, lane := range []bool{false, true} {

@@ -807,7 +807,7 @@ func TestGuardDrain(t *testing.T) {
 // read, and then the end: nothing is answered twice or out of order.
 func TestGuardDrainUnderLoad(t *testing.T) {
 	s := startToy(t, guardConfig{}, func(s *toy) { s.lane = true })
-	const clients = 16
+	const clients = 8
 	var wg sync.WaitGroup
 	var replies atomic.Int64
 	began := make(chan struct{}, clients)
