@@ -21,7 +21,7 @@ func TestTracking(t *testing.T) {
 	c.wantLine("+OK\r\n", "CLIENT TRACKING ON OPTIN")
 	for range 2 {
 		c.send(laneStream([]string{"CLIENT CACHING YES", "MULTI", "PTTL order", "GET order", "EXEC", "GET order", "PING"}, ""))
-		for _, want := range []string{"+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n:-1\r\n$1\r\n1\r\n", push, push, "$1\r\n1\r\n", "+PONG\r\n"} {
+		for _, want := range []string{"+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n:0\r\n$1\r\n1\r\n", push, push, "$1\r\n1\r\n", "+PONG\r\n"} {
 			wantReply(t, "DoCache", c.reply(), want)
 		}
 	}

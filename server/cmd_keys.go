@@ -101,6 +101,10 @@ func (c *conn) ttl(args [][]byte, out []byte) []byte {
 	switch {
 	case !ok:
 		return out
+	case is && c.tracking.reads():
+		// A client that is about to cache asks for how long it may. The push behind the reply says that the key has moved, but
+		// another goroutine of the client can look before the push is read; what expires at once is never looked at.
+		return appendInt(out, 0)
 	case is:
 		return appendInt(out, -1)
 	}
