@@ -165,7 +165,7 @@ func (p *program) start() error {
 	}
 	if p.adminLn != nil {
 		p.admin = admin.HTTPServer(admin.New(admin.Options{
-			Engine: p.engine, Server: p.server, Require: c.Admin.Require, LeafAPI: c.Admin.LeafAPI, Version: version, Events: p.events,
+			Engine: p.engine, Server: p.server, Require: c.Admin.Require, LeafAPI: c.Admin.LeafAPI, Version: version, Listen: c.Listen[0], Events: p.events,
 		}))
 	}
 	return nil
@@ -189,6 +189,8 @@ func (p *program) serve() int {
 	for _, ln := range p.listeners {
 		p.log.Info().Str("listen", ln.Addr().String()).Str("version", version).Msg("serving the Redis protocol")
 	}
+	// Ready means that clients are answered, with LOADING at worst: a database that is down must not make systemd start us over.
+	p.notify("READY=1")
 	inode := time.NewTicker(time.Second)
 	defer inode.Stop()
 	code := 0
@@ -203,7 +205,9 @@ wait:
 			code = 1
 			break wait
 		case <-hup:
+			p.notify("RELOADING=1")
 			p.reload()
+			p.notify("READY=1")
 		case <-inode.C:
 			// A data directory that was deleted or replaced is no longer locked by us: another process may have begun in it.
 			if err := p.dir.Check(); err != nil {
@@ -218,6 +222,7 @@ wait:
 
 // shutdown is start in reverse, within shutdown_timeout. A second signal ends the process at once.
 func (p *program) shutdown() int {
+	p.notify("STOPPING=1")
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
@@ -494,6 +499,22 @@ func (p *program) apply(next conf.Config) error {
 func layout(c conf.Config) snowflake.Layout {
 	b := c.Snowflake.Bits
 	return snowflake.Layout{Epoch: c.Snowflake.Epoch, TimeBits: uint8(b.Time), WorkerBits: uint8(b.Worker), SequenceBits: uint8(b.Sequence)}
+}
+
+// notify tells systemd (Type=notify) where this life is; where nobody asked for it, it does nothing.
+func (p *program) notify(state string) {
+	for _, e := range p.environ {
+		if path, ok := strings.CutPrefix(e, "NOTIFY_SOCKET="); ok && path != "" {
+			c, err := net.Dial("unixgram", path)
+			if err == nil {
+				_, err = c.Write([]byte(state))
+				c.Close()
+			}
+			if err != nil {
+				p.log.Warn().Err(err).Msg("systemd was not told: " + state)
+			}
+		}
+	}
 }
 
 // newLog writes lines for people on a terminal, JSON elsewhere, unless log.format says which.

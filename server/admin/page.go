@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"redleaf/engine"
 )
 
@@ -21,108 +19,83 @@ var pageFiles embed.FS
 var page = template.Must(template.ParseFS(pageFiles, "page/page.html"))
 
 const (
-	shownTags   = 30
-	shownEvents = 20
-	samples     = 60 // of the sparkline: two minutes at one every two seconds
-	sampleEvery = 2 * time.Second
-	longRunway  = 10 * time.Minute // a full bar: time enough for people to act
+	shownTags    = 30
+	sampleEvery  = 2 * time.Second
+	sparkSpan    = 5 * time.Minute
+	longRunway   = 10 * time.Minute // a full bar: time enough for people to act
+	shortRunway  = time.Minute
+	barelyRunway = 5 * time.Second
 )
 
-// Events keeps the last log lines for the page. It is a zerolog.Hook; the message alone is kept, which never holds a secret (I13).
-type Events struct {
-	mu   sync.Mutex
-	ring []event
-}
-
-type event struct {
-	at    time.Time
-	level string
-	text  string
-}
-
-// Run implements zerolog.Hook.
-func (e *Events) Run(_ *zerolog.Event, level zerolog.Level, msg string) {
-	if level < zerolog.InfoLevel || level > zerolog.PanicLevel || msg == "" {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.ring = append(e.ring, event{time.Now(), level.String(), msg})
-	if len(e.ring) > shownEvents {
-		e.ring = append(e.ring[:0], e.ring[1:]...)
-	}
-}
-
-// last returns the events, newest first.
-func (e *Events) last() []event {
-	if e == nil {
-		return nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	out := make([]event, 0, len(e.ring))
-	for i := len(e.ring) - 1; i >= 0; i-- {
-		out = append(out, e.ring[i])
-	}
-	return out
-}
-
-// sampler remembers the rates of the tags shown, for their sparklines. It samples when somebody looks and at most every two
-// seconds, so that a server nobody watches does nothing.
+// sampler remembers the rates of the tags shown, for their sparklines. It samples when somebody looks or scrapes, so that a server
+// nobody watches does nothing.
 type sampler struct {
-	mu    sync.Mutex
-	at    time.Time
-	rates map[string][]float64
+	mu   sync.Mutex
+	at   time.Time
+	tags map[string][]sample
 }
 
-func (s *sampler) sample(tags []engine.TagInfo, now time.Time) map[string]string {
+type sample struct {
+	at   time.Time
+	rate float64
+}
+
+// add takes a sample, unless the last one is fresh. A tag that is no longer shown is forgotten: the map stays small.
+func (s *sampler) add(tags []engine.TagInfo, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now.Sub(s.at) >= sampleEvery-100*time.Millisecond {
-		s.at = now
-		next := make(map[string][]float64, len(tags)) // a tag that is no longer shown is forgotten: the map stays small
-		for _, t := range tags {
-			r := append(s.rates[t.Tag], t.Rate)
-			next[t.Tag] = r[max(0, len(r)-samples):]
-		}
-		s.rates = next
+	if now.Sub(s.at) < sampleEvery*9/10 {
+		return
 	}
-	out := make(map[string]string, len(tags))
+	s.at = now
+	next := make(map[string][]sample, len(tags))
 	for _, t := range tags {
-		out[t.Tag] = polyline(s.rates[t.Tag])
+		kept := s.tags[t.Tag]
+		for len(kept) > 0 && now.Sub(kept[0].at) > sparkSpan {
+			kept = kept[1:]
+		}
+		next[t.Tag] = append(kept[:len(kept):len(kept)], sample{now, t.Rate})
 	}
-	return out
+	s.tags = next
 }
 
-// polyline draws rates into a box of 60 × 16, the newest at the right.
-func polyline(rates []float64) string {
+// line draws a tag's rates into a box of 100 × 20: the last five minutes, now at the right.
+func (s *sampler) line(tag string, now time.Time) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.tags[tag]
 	top := 1.0
-	for _, r := range rates {
-		top = max(top, r)
+	for _, p := range list {
+		top = max(top, p.rate)
 	}
 	var b strings.Builder
-	for i, r := range rates {
-		fmt.Fprintf(&b, "%d,%.1f ", samples-len(rates)+i, 15-14*r/top)
+	for _, p := range list {
+		x := 100 * (1 - now.Sub(p.at).Seconds()/sparkSpan.Seconds())
+		fmt.Fprintf(&b, "%.1f,%.1f ", min(max(x, 0), 100), 19-18*p.rate/top)
 	}
-	return b.String()
+	return strings.TrimSpace(b.String())
 }
 
 type pageData struct {
 	Version, Uptime     string
-	Ready, Draining     bool
+	State, StateClass   string
 	Reasons             []string
 	Runway, RunwayNote  string
 	RunwayClass         string
-	Rate, Issued        string
-	Waits, Burnt        string
-	Clients, MaxClients int
-	Rejected            uint64
+	Rate                string
+	Issued, Waits       string
+	Burnt               string
+	Clients, MaxClients string
+	Rejected            string
 	SegmentOn           bool
+	Store               []pageFact
 	Tags                []pageTag
 	More                int
+	Try                 string // a first command to type
 	SnowflakeOn         bool
 	Snowflake           []pageFact
 	Events              []pageEvent
+	At                  string
 }
 
 type pageTag struct {
@@ -134,78 +107,99 @@ type pageTag struct {
 
 type pageFact struct{ Name, Value, Class string }
 
-type pageEvent struct{ When, Level, Text string }
+type pageEvent struct{ Stamp, When, Level, Text string }
 
 func (a *Admin) pageData(now time.Time) pageData {
-	h := a.o.Engine.Health()
+	h, of := a.health()
 	s := a.o.Engine.Stats()
 	d := pageData{
-		Version: a.o.Version, Uptime: age(s.Uptime), Draining: h.Draining, Ready: !h.Draining,
-		SegmentOn: h.Segment.On, SnowflakeOn: h.Snowflake.On,
+		Version: a.o.Version, Uptime: age(s.Uptime), State: "ready", StateClass: "good", SegmentOn: h.Segment.On, SnowflakeOn: h.Snowflake.On,
 		Issued: count(s.Segment.Issued + s.Snowflake.Issued), Waits: count(s.Segment.Waits), Burnt: count(s.Segment.Burnt),
+		At: now.UTC().Format("15:04:05"), Try: tryCommand(a.o.Listen),
 	}
-	for name, e := range map[string]engine.EngineHealth{"segment": h.Segment, "snowflake": h.Snowflake} {
-		if e.On && !e.Ready {
-			d.Ready = false
-			if e.Reason != "" {
-				d.Reasons = append(d.Reasons, name+": "+e.Reason)
-			}
+	for _, name := range engines {
+		if e := of[name]; e.On && !e.Ready {
+			d.Reasons = append(d.Reasons, name+": "+e.Reason)
 		}
+	}
+	switch {
+	case h.Draining:
+		d.State, d.StateClass = "stopping", "warn"
+	case red(h, of, a.o.Require):
+		d.State, d.StateClass = "not ready", "bad"
+	case d.Reasons != nil: // of an engine that nobody requires
+		d.State, d.StateClass = "ready in part", "warn"
 	}
 	if a.o.Server != nil {
 		srv := a.o.Server.Stats()
-		d.Clients, d.MaxClients, d.Rejected = srv.Clients, srv.MaxClients, srv.Rejected+srv.Refused
+		d.Clients, d.MaxClients, d.Rejected = count(uint64(srv.Clients)), count(uint64(srv.MaxClients)), count(srv.Rejected+srv.Refused)
 	}
 	if d.SegmentOn {
-		a.pageTags(&d, s.Segment.Tags, now)
+		a.pageTags(&d, s, now)
 	}
 	if d.SnowflakeOn {
 		d.Snowflake = snowflakeFacts(s.Snowflake, now)
 	}
 	for _, e := range a.o.Events.last() {
-		d.Events = append(d.Events, pageEvent{e.at.UTC().Format("2006-01-02 15:04:05"), e.level, e.text})
+		t := e.at.UTC()
+		d.Events = append(d.Events, pageEvent{t.Format(time.RFC3339), t.Format("2006-01-02 15:04:05"), e.level, e.text})
 	}
 	return d
 }
 
 // pageTags fills in the tags and the one number an operator asks for first: how long the IDs in memory last.
-func (a *Admin) pageTags(d *pageData, all int, now time.Time) {
-	tags := a.o.Engine.Tags(shownTags)
-	sparks := a.samples.sample(tags, now)
+func (a *Admin) pageTags(d *pageData, s engine.Stats, now time.Time) {
+	tags := shownTagsOf(a.o.Engine, metricStopped, shownTags)
+	a.rates.add(tags, now)
 	least, which, rate := time.Duration(-1), "", 0.0
 	for _, t := range tags {
 		rate += t.Rate
-		if t.Runway >= 0 && (least < 0 || t.Runway < least) {
+		if t.Runway >= 0 && t.State == "ready" && (least < 0 || t.Runway < least) {
 			least, which = t.Runway, t.Tag
 		}
 		p := pageTag{
-			Tag: t.Tag, State: t.State, Rate: rateText(t.Rate), Spark: sparks[t.Tag], Runway: runway(t.Runway), Bar: 1,
-			Last: n64(t.Last), Remaining: n64(t.Remaining), Span: n64(t.Span), Waits: count(t.Waits), Burnt: count(t.Burnt),
+			Tag: t.Tag, State: t.State, Rate: rateText(t.Rate), Spark: a.rates.line(t.Tag, now), Runway: "no demand", Bar: 1,
+			Last: digits(t.Last), Remaining: digits(t.Remaining), Span: digits(t.Span), Waits: count(t.Waits), Burnt: count(t.Burnt),
 		}
 		if t.Runway >= 0 {
-			p.Bar = min(1, t.Runway.Seconds()/longRunway.Seconds())
+			p.Runway, p.Bar = age(t.Runway), min(1, t.Runway.Seconds()/longRunway.Seconds())
 		}
 		if t.Err != nil {
 			p.Why, p.Class = t.Err.Error(), "bad"
 		}
 		d.Tags = append(d.Tags, p)
 	}
-	if all > len(tags) {
-		d.More = all
+	if s.Segment.Tags > len(tags) {
+		d.More = s.Segment.Tags
 	}
 	d.Rate = rateText(rate)
-	switch {
-	case least < 0:
-		d.Runway, d.RunwayNote = "–", "no tag is in demand"
-	default:
-		d.Runway, d.RunwayNote = runway(least), "until '"+which+"' runs dry if the store died now"
-		d.RunwayClass = "good"
-		if least < time.Minute {
+	d.Runway, d.RunwayNote = "–", "no tag is in demand"
+	if least >= 0 {
+		d.Runway, d.RunwayNote, d.RunwayClass = age(least), "until '"+which+"' runs dry if the store died now", "good"
+		switch {
+		case least < barelyRunway:
+			d.RunwayClass = "bad"
+		case least < shortRunway:
 			d.RunwayClass = "warn"
 		}
-		if least < 5*time.Second {
-			d.RunwayClass = "bad"
-		}
+	}
+	store := pageFact{"store", "answers", "good"}
+	if s.Segment.StoreErr != nil {
+		store = pageFact{"store", "down for " + age(now.Sub(s.Segment.StoreErrSince)) + ": " + s.Segment.StoreErr.Error(), "bad"}
+	}
+	floors := pageFact{"floors in data_dir", "kept", ""}
+	if s.Segment.FloorsErr != nil {
+		floors = pageFact{"floors in data_dir", s.Segment.FloorsErr.Error(), "bad"}
+	}
+	d.Store = []pageFact{store,
+		{"went back", times(uint64(max(s.Segment.Epoch, 0))), ""},
+		{"refills", count(s.Segment.Refills), ""},
+		{"refills that failed", count(s.Segment.RefillFailures), bad(s.Segment.RefillFailures > 0, "warn")},
+		{"tags stopped", count(uint64(s.Segment.Stopped)), bad(s.Segment.Stopped > 0, "bad")},
+		floors,
+	}
+	if s.Segment.Paused > 0 {
+		d.Store = append(d.Store, pageFact{"grants paused for", age(s.Segment.Paused), "warn"})
 	}
 }
 
@@ -215,37 +209,42 @@ func snowflakeFacts(s engine.IDStatus, now time.Time) []pageFact {
 		worker = n64(s.Worker)
 		window = age(time.UnixMilli(s.Window.Until).Sub(now))
 	}
-	class := func(bad bool) string {
-		if bad {
-			return "bad"
-		}
-		return ""
-	}
 	f := []pageFact{
-		{"state", s.State, class(s.State != "serving" && s.State != "logical")},
-		{"worker number", worker, class(s.Worker < 0)},
-		{"registry", s.Registry, ""},
-		{"window left without it", window, ""},
-		{"clock against monotonic time", s.DriftMono.Round(time.Millisecond).String(), ""},
-		{"rollbacks waited / refused", count(s.RollbacksWaited) + " / " + count(s.RollbacksRefused), class(s.RollbacksRefused > 0)},
-		{"layout", s.Layout.String(), ""},
-		{"years left", strconv.FormatFloat(s.YearsLeft, 'f', 1, 64), class(s.YearsLeft < 1)},
-		{"issued", count(s.Issued), ""},
+		{"state", s.State, bad(s.State != "serving", "bad")},
+		{"worker number", worker, bad(s.Worker < 0, "bad")},
+		{"registry", s.Registry + ", " + s.RegistryStatus.State, bad(s.RegistryStatus.State != "serving", "warn")},
+		{"goes on without it for", window, ""},
+		{"clock against monotonic time", s.DriftMono.Round(time.Millisecond).String(), bad(s.DriftMono.Abs() > time.Second, "warn")},
 	}
 	if s.SkewOK {
-		f = append(f, pageFact{"clock against the registry's", s.Skew.Round(time.Millisecond).String(), ""})
+		f = append(f, pageFact{"clock against the registry's", s.Skew.Round(time.Millisecond).String(), bad(s.Skew.Abs() > time.Second, "warn")})
 	}
+	f = append(f,
+		pageFact{"rollbacks waited", count(s.RollbacksWaited), bad(s.RollbacksWaited > 0, "warn")},
+		pageFact{"rollbacks refused", count(s.RollbacksRefused), bad(s.RollbacksRefused > 0, "bad")},
+		pageFact{"layout", s.Layout.String(), ""},
+		pageFact{"years left", strconv.FormatFloat(s.YearsLeft, 'f', 1, 64), bad(s.YearsLeft < 1, "bad")},
+		pageFact{"issued", count(s.Issued), ""},
+	)
 	if s.Reason != "" {
 		f = append(f, pageFact{"why", s.Reason, "bad"})
 	}
 	return f
 }
 
+func bad(is bool, class string) string {
+	if is {
+		return class
+	}
+	return ""
+}
+
 func (a *Admin) statusPage(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		w.Header().Set("Referrer-Policy", "no-referrer")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		_ = page.ExecuteTemplate(w, name, a.pageData(time.Now())) // the reader is gone if this fails
 	}
@@ -260,15 +259,19 @@ func asset(name, kind string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", kind)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Write(data)
+		_, _ = w.Write(data) // the reader is gone if this fails
 	}
 }
 
-func runway(d time.Duration) string {
-	if d < 0 {
-		return "no demand"
+// tryCommand is a first command for an instance that has not been used.
+func tryCommand(listen string) string {
+	if path, ok := strings.CutPrefix(listen, "unix:"); ok {
+		return "redis-cli -s " + path + " INCR order"
 	}
-	return age(d)
+	if i := strings.LastIndexByte(listen, ':'); i >= 0 {
+		return "redis-cli -p " + listen[i+1:] + " INCR order"
+	}
+	return "INCR order"
 }
 
 // age rounds to what a person reads at a glance.
@@ -299,9 +302,22 @@ func count(n uint64) string {
 	return s
 }
 
+// digits is count for numbers that are not below 0.
+func digits(n int64) string { return count(uint64(max(n, 0))) }
+
+func times(n uint64) string {
+	switch n {
+	case 0:
+		return "never"
+	case 1:
+		return "once"
+	}
+	return count(n) + " times"
+}
+
 func rateText(r float64) string {
-	if r < 10 {
+	if r > 0 && r < 10 {
 		return strconv.FormatFloat(r, 'f', 1, 64)
 	}
-	return count(uint64(r))
+	return count(uint64(r + 0.5))
 }
