@@ -211,6 +211,53 @@ func TestWokenEarly(t *testing.T) {
 	})
 }
 
+// racer is a clock that lets something happen between its reading and what the caller makes of it.
+type racer struct {
+	*workertest.Clock
+	between func()
+}
+
+func (c *racer) Read() (wall, mono time.Duration) {
+	wall, mono = c.Clock.Read()
+	if f := c.between; f != nil {
+		c.between = nil
+		f()
+	}
+	return wall, mono
+}
+
+// A caller overtaken by another, who is in the next millisecond already, did not see the clock go back.
+func TestOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := &racer{Clock: workertest.NewClock(noon)}
+		g, err := snowflake.New(workertest.NewMem(1).Open("a"), clock, snowflake.Options{Layout: leaf})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Start()
+		defer g.Close(context.Background())
+		synctest.Wait()
+		var other int64
+		clock.between = func() {
+			clock.Advance(time.Millisecond)
+			other, _ = g.TryNext()
+		}
+		if id, ok := g.TryNext(); !ok || other == 0 || id <= other {
+			t.Errorf("%d, %v after %d", id, ok, other)
+		}
+		// The same when the other one used the millisecond up, and time went on.
+		clock.between = func() {
+			for ok := true; ok; {
+				other, ok = g.TryNext()
+			}
+			clock.Advance(time.Millisecond)
+		}
+		if id, ok := g.TryNext(); !ok || id <= other {
+			t.Errorf("%d, %v after %d", id, ok, other)
+		}
+	})
+}
+
 // The wall clock stands still under a full millisecond: nobody waits for ever (I12).
 func TestStandstill(t *testing.T) {
 	bubble(t, setup{manual: true}, func(t *testing.T, r *rig) {
@@ -642,5 +689,78 @@ func TestMaxSkew(t *testing.T) {
 			r.ready()
 			r.next()
 		})
+	}
+}
+
+// Later on it is an alarm: what is unique is issued all the same.
+func TestSkewLater(t *testing.T) {
+	bubble(t, setup{}, func(t *testing.T, r *rig) {
+		r.next()
+		r.mem.SetSkew(-5001 * time.Millisecond)
+		time.Sleep(time.Minute)
+		r.next()
+		if n := r.log.count("off the registry's by more than snowflake.max_skew"); n < 5 || n > 7 {
+			t.Errorf("%d alarms in a minute", n)
+		}
+	})
+}
+
+// plain is a clock that can't read both of its hands at once.
+type plain struct{ c *workertest.Clock }
+
+func (p plain) Now() int64                                       { return p.c.Now() }
+func (p plain) Mono() time.Duration                              { return p.c.Mono() }
+func (p plain) Boot() time.Duration                              { return p.c.Boot() }
+func (p plain) Sleep(ctx context.Context, d time.Duration) error { return p.c.Sleep(ctx, d) }
+
+func TestPlainClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := workertest.NewRunningClock(noon)
+		g, err := snowflake.New(workertest.NewMem(1).Open("a"), plain{clock}, snowflake.Options{Layout: leaf, ClockWait: 5 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Start()
+		defer g.Close(context.Background())
+		synctest.Wait()
+		var last int64
+		for range 10_000 {
+			id, err := g.Next(t.Context())
+			if err != nil || id <= last {
+				t.Fatalf("%d after %d, %v", id, last, err)
+			}
+			last = id
+		}
+		clock.Step(-3 * time.Millisecond)
+		if id, err := g.Next(t.Context()); err != nil || id <= last {
+			t.Errorf("%d after %d, %v", id, last, err)
+		}
+	})
+}
+
+func TestSystemClock(t *testing.T) {
+	c := snowflake.SystemClock{}
+	before, mono, boot := time.Now(), c.Mono(), c.Boot()
+	wall, at := c.Read()
+	now := c.Now()
+	if err := c.Sleep(t.Context(), 5*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if at < mono || at > c.Mono() || c.Mono()-mono < 5*time.Millisecond {
+		t.Errorf("Mono %s, Read %s, Mono %s", mono, at, c.Mono())
+	}
+	if wall < time.Duration(before.UnixNano()) || int64(wall/time.Millisecond) > now {
+		t.Errorf("Read %s, Now %d", wall, now)
+	}
+	if boot < mono-time.Second || c.Boot()-boot < 5*time.Millisecond {
+		t.Errorf("Boot %s, Mono %s", boot, mono)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Sleep(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if err := c.Sleep(ctx, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -51,8 +51,8 @@ func bubble(t *testing.T, s setup, f func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, s)
+		defer r.close()
 		f(t, r)
-		r.close()
 	})
 }
 

@@ -474,6 +474,29 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// A caller who looked up the number before it was given back, or lost, and goes on afterwards gets nothing of it.
+func TestSealed(t *testing.T) {
+	bubble(t, setup{}, func(t *testing.T, r *rig) {
+		r.next()
+		stale := r.Stale()
+		if _, ok := stale(); !ok {
+			t.Fatal("no ID before the end")
+		}
+		r.close()
+		if id, ok := stale(); ok {
+			t.Errorf("%d after the number was given back", id)
+		}
+	})
+	bubble(t, setup{numbers: 2}, func(t *testing.T, r *rig) {
+		stale := r.Stale()
+		r.mem.Lose(0)
+		r.ready()
+		if id, ok := stale(); ok {
+			t.Errorf("%d after the number was lost", id)
+		}
+	})
+}
+
 // Close while callers wait and draw: the last timestamp given back is the last that anybody got.
 func TestCloseUnderLoad(t *testing.T) {
 	for seed := range 20 {
@@ -565,9 +588,9 @@ func TestRestartAtAnotherTime(t *testing.T) {
 					s.Policy = policy
 					r := newRig(t, s)
 					r.ready()
-					for range 1000 {
+					for range 100 {
 						r.next()
-						time.Sleep(time.Millisecond / 4)
+						time.Sleep(time.Millisecond * 5 / 2)
 					}
 					if clean {
 						r.close()

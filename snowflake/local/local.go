@@ -45,16 +45,60 @@ type Options struct {
 
 // Registry implements snowflake.WorkerIDs with one number.
 type Registry struct {
-	o     Options
-	dir   *datadir.Dir
-	since time.Time
+	o    Options
+	dir  *datadir.Dir
+	file *file
 
-	mu     sync.Mutex // guards the rest, and every access to the file
-	file   *file
+	// io is held over every call that reads or writes the file, and a disk may take its time or hang. So it is never needed to
+	// say how things stand.
+	io chan struct{}
+
+	mu     sync.Mutex // guards the rest; changed with io held too
+	since  time.Time
 	held   *worker
 	reason string // why it waits or refuses
 	broken error  // the file can't be trusted any more; until a restart
 	closed bool
+}
+
+// begin waits for the file and says whether it can be worked with; end follows in any case but an error.
+func (r *Registry) begin(ctx context.Context) error {
+	select {
+	case r.io <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", r.file.path, ctx.Err())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var err error
+	switch {
+	case r.closed:
+		err = snowflake.ErrClosed
+	case r.broken != nil:
+		err = &snowflake.NoWorkerError{Cause: r.broken, Permanent: true}
+	default:
+		return nil
+	}
+	r.end()
+	return err
+}
+
+func (r *Registry) end() { <-r.io }
+
+// set changes what Status tells.
+func (r *Registry) set(held *worker, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if held != r.held {
+		r.held, r.since = held, time.Now()
+	}
+	r.reason = reason
+}
+
+func (r *Registry) holds(w *worker) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held == w
 }
 
 var (
@@ -78,7 +122,7 @@ func Open(d *datadir.Dir, o Options) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Registry{o: o, dir: d, file: f, since: time.Now(), reason: "not started yet"}, nil
+	return &Registry{o: o, dir: d, file: f, io: make(chan struct{}, 1), since: time.Now(), reason: "no worker number claimed yet"}, nil
 }
 
 // Acquire claims the configured number. There is no other, so avoid is of no effect.
@@ -86,12 +130,11 @@ func (r *Registry) Acquire(ctx context.Context, avoid int64) (snowflake.Worker, 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.usable(); err != nil {
+	if err := r.begin(ctx); err != nil {
 		return nil, err
 	}
-	if r.held != nil {
+	defer r.end()
+	if !r.holds(nil) {
 		return nil, &snowflake.NoWorkerError{Cause: fmt.Errorf("worker %d is held already", r.o.Worker)}
 	}
 	now := r.o.Clock.Now()
@@ -111,27 +154,16 @@ func (r *Registry) Acquire(ctx context.Context, avoid int64) (snowflake.Worker, 
 	if past := now - rec.Bound; past > longStop.Milliseconds() && !r.o.AcceptClock {
 		err := fmt.Errorf("the clock (%s) is %d days past the last use of worker %d in %s (%s): if the instance really rested so long, set snowflake.accept_clock = true for one start; else set this machine's clock right",
 			date(now), past/(24*time.Hour).Milliseconds(), r.o.Worker, r.file.path, date(rec.Bound))
-		r.reason = err.Error()
+		r.set(nil, err.Error())
 		return nil, &snowflake.NoWorkerError{Cause: err, Permanent: true}
 	}
 	w := &worker{r: r, id: r.o.Worker, base: rec.Bound, lost: make(chan struct{})}
 	w.until.Store(rec.Bound)
-	r.held, r.since, r.reason = w, time.Now(), ""
+	r.set(w, "")
 	return w, nil
 }
 
-// usable is nil while the registry can be worked with; r.mu is held.
-func (r *Registry) usable() error {
-	switch {
-	case r.closed:
-		return snowflake.ErrClosed
-	case r.broken != nil:
-		return &snowflake.NoWorkerError{Cause: r.broken, Permanent: true}
-	}
-	return nil
-}
-
-// write makes a record durable; r.mu is held. Whatever it returns but nil, the record may or may not be on disk, and grants
+// write makes a record durable; io is held. Whatever it returns but nil, the record may or may not be on disk, and grants
 // nothing.
 func (r *Registry) write(rec record) error {
 	if err := r.dir.Check(); err != nil {
@@ -140,23 +172,22 @@ func (r *Registry) write(rec record) error {
 	err := r.file.put(r.o.Worker, rec)
 	switch {
 	case err == nil:
-		r.reason = ""
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		err = fmt.Errorf("%s can't be written: %w. Free space there; IDs flow again then", r.file.path, err)
-		r.reason = err.Error()
-		return &snowflake.NoWorkerError{Cause: err}
+		return &snowflake.NoWorkerError{Cause: fmt.Errorf("%s can't be written: %w. Free space there; IDs flow again then", r.file.path, err)}
 	}
 	return r.fail(fmt.Errorf("%s can't be written: %w", r.file.path, err))
 }
 
 // fail ends the work with the file until a restart reads it anew: after a failed write or sync nobody can tell what the disk
-// has, and a later one that succeeds proves nothing about it. r.mu is held.
+// has, and a later one that succeeds proves nothing about it.
 func (r *Registry) fail(err error) error {
-	r.broken = fmt.Errorf("%w. Stopped for safety: cure it and restart", err)
-	r.reason = r.broken.Error()
-	r.o.Log.Error().Err(r.broken).Int64("worker", r.o.Worker).Msg("the local worker state is not used any more")
-	return &snowflake.NoWorkerError{Cause: r.broken, Permanent: true}
+	err = fmt.Errorf("%w. Stopped for safety: cure it and restart", err)
+	r.mu.Lock()
+	r.broken, r.reason = err, err.Error()
+	r.mu.Unlock()
+	r.o.Log.Error().Err(err).Int64("worker", r.o.Worker).Msg("the local worker state is not used any more")
+	return &snowflake.NoWorkerError{Cause: err, Permanent: true}
 }
 
 // Time is always ErrNoClock: a file has no clock.
@@ -183,13 +214,20 @@ func (r *Registry) Status() snowflake.RegistryStatus {
 }
 
 // Close closes the file. The data directory stays open.
-func (r *Registry) Close(context.Context) error {
+func (r *Registry) Close(ctx context.Context) error {
+	select {
+	case r.io <- struct{}{}:
+		defer r.end()
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", r.file.path, ctx.Err())
+	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+	closed := r.closed
+	r.closed, r.held = true, nil
+	r.mu.Unlock()
+	if closed {
 		return nil
 	}
-	r.closed = true
 	return r.file.close()
 }
 
@@ -213,53 +251,50 @@ func (w *worker) Lost() <-chan struct{} { return w.lost }
 // Extend writes a bound beyond ts and grants it when it is on disk.
 func (w *worker) Extend(ctx context.Context, ts int64) (snowflake.Window, error) {
 	r := w.r
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := w.ours(); err != nil {
-		return w.Window(), err
-	}
-	if ts <= w.until.Load() {
-		return w.Window(), nil
-	}
 	if err := ctx.Err(); err != nil {
 		return w.Window(), err
 	}
+	if err := w.begin(ctx); err != nil {
+		return w.Window(), err
+	}
+	defer r.end()
+	if ts <= w.until.Load() {
+		return w.Window(), nil
+	}
 	until := min(ts+reserve.Milliseconds(), max(ts, r.o.Layout.Last()))
 	if err := r.write(record{Bound: until}); err != nil {
+		r.set(w, err.Error())
 		return w.Window(), err
 	}
 	w.until.Store(until)
+	r.set(w, "")
 	return w.Window(), nil
 }
 
 // Release writes the last timestamp in place of the bound, so that the next start need not wait for it.
 func (w *worker) Release(ctx context.Context, last int64) error {
 	r := w.r
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := w.ours(); err != nil {
+	if err := w.begin(ctx); err != nil {
 		return err
 	}
+	defer r.end()
 	if last > w.until.Load() {
 		return r.fail(fmt.Errorf("worker %d was released at %d, beyond its window %v: this is a bug", w.id, last, w.Window()))
 	}
-	r.held = nil // whatever becomes of the write, this number is not extended any more
-	r.reason = "the worker number was given back"
+	r.set(nil, "the worker number was given back") // whatever becomes of the write, it is not extended any more
 	if last = max(last, w.base); last == w.until.Load() {
 		return nil // nothing was reserved beyond it
 	}
-	err := r.write(record{Bound: last, Clean: true})
-	if err == nil {
-		r.reason = "the worker number was given back"
-	}
-	return err
+	return r.write(record{Bound: last, Clean: true})
 }
 
-func (w *worker) ours() error {
-	if err := w.r.usable(); err != nil {
+// begin is the registry's, for a number that is still held.
+func (w *worker) begin(ctx context.Context) error {
+	if err := w.r.begin(ctx); err != nil {
 		return err
 	}
-	if w.r.held != w {
+	if !w.r.holds(w) {
+		w.r.end()
 		return &snowflake.NoWorkerError{Cause: fmt.Errorf("worker %d was given back", w.id)}
 	}
 	return nil

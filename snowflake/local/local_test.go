@@ -396,3 +396,35 @@ func TestFirstStartIsSaidAloud(t *testing.T) {
 		t.Errorf("second start said %s", said.String())
 	}
 }
+
+// A disk that hangs: nobody waits for it to learn how things stand, and what can wait waits for its context.
+func TestDiskHangs(t *testing.T) {
+	m := mustStart(t, filepath.Join(t.TempDir(), "data"), Options{})
+	w := m.acquire(t)
+	release, hung := make(chan struct{}), make(chan struct{})
+	works := m.ids.file.commit
+	m.ids.file.commit = func(f func(*bbolt.Tx) error) error {
+		close(hung)
+		<-release
+		return works(f)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Extend(context.Background(), w.Window().Base+1)
+		done <- err
+	}()
+	<-hung
+	if st := m.ids.Status(); st.State != "serving" || st.Window.Until != w.Window().Base {
+		t.Errorf("%+v", st)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.ids.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("close: %v", err)
+	}
+	if err := w.Release(ctx, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("release: %v", err)
+	}
+	close(release)
+	check(t, <-done)
+}

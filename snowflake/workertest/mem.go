@@ -28,6 +28,7 @@ type Mem struct {
 	slots   []slot
 	fault   func(Op) (apply bool, err error)
 	time    func() (int64, error)
+	skew    time.Duration
 }
 
 type slot struct {
@@ -52,6 +53,13 @@ func (m *Mem) SetTime(f func() (int64, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.time = f
+}
+
+// SetSkew sets what Status says about this machine's clock, as a renewal would have measured it.
+func (m *Mem) SetSkew(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.skew = d
 }
 
 // SetUntil writes the bound of a number, as a former owner or an operator would have left it.
@@ -181,11 +189,11 @@ func (r *MemIDs) Status() snowflake.RegistryStatus {
 			free++
 		}
 	}
-	total := int64(len(r.mem.slots))
+	total, skew := int64(len(r.mem.slots)), r.mem.skew
 	r.mem.mu.Unlock()
 	st := snowflake.RegistryStatus{
 		Registry: "memory", State: "waiting", Worker: -1, Identity: r.name, Session: !closed,
-		Since: r.since, Free: free, Total: total,
+		Since: r.since, Free: free, Total: total, Skew: skew, SkewOK: true,
 	}
 	switch {
 	case closed:
