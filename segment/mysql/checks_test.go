@@ -37,6 +37,7 @@ func (l *logBuffer) String() string {
 // Each setting of a server that has made it repeat ranges is found at start, also when it is changed while the instance runs;
 // and the instance goes on by itself when it is put right.
 func TestServerSettings(t *testing.T) {
+	t.Parallel()
 	db := services.StartMariaDB(t, services.MariaDBOptions{Create: true})
 	db.Exec(leafTable)
 	db.Exec("INSERT INTO leaf_alloc (biz_tag, step) VALUES ('a', 10)")
@@ -98,6 +99,7 @@ func TestServerSettings(t *testing.T) {
 }
 
 func TestLoudSettings(t *testing.T) {
+	t.Parallel()
 	db := services.StartMariaDB(t, services.MariaDBOptions{Binlog: true, Create: true,
 		Args: []string{"--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2"}})
 	db.Exec(leafTable)
@@ -126,6 +128,7 @@ func TestLoudSettings(t *testing.T) {
 
 // What the DSN sets and something in between drops is found on the connection.
 func TestSettingsDropped(t *testing.T) {
+	t.Parallel()
 	name := database(t, leafTable)
 	for _, c := range []struct{ from, to, want string }{
 		{"autocommit = 1", "autocommit = 0", "autocommit is off"},
@@ -146,6 +149,7 @@ func TestSettingsDropped(t *testing.T) {
 
 // Accounts and databases that are wrong in the DSN.
 func TestLogin(t *testing.T) {
+	t.Parallel()
 	name := database(t, leafTable)
 	good := shared.db.DSN("", name)
 	for _, c := range []struct{ dsn, want string }{
@@ -178,6 +182,7 @@ func TestLogin(t *testing.T) {
 }
 
 func TestNotADatabase(t *testing.T) {
+	t.Parallel()
 	redis := services.StartRedis(t)
 	_, err := pulse(t, open(t, options("u:p@tcp("+redis.Addr()+")/leaf")))
 	unavailable(t, err, redis.Addr())
@@ -221,6 +226,7 @@ func rewriteID(p *proxy.Proxy, change func(id int64) int64) {
 
 // leaf R10: a proxy that changes the insert id is found at start, and no ID ever comes from it.
 func TestInsertIDChanged(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(int64) int64{
 		"0":         func(int64) int64 { return 0 },
 		"one lower": func(id int64) int64 { return id - 1 },
@@ -274,6 +280,7 @@ func TestInsertIDChanged(t *testing.T) {
 
 // A server row is optional: without the right to make it there are floors alone, said aloud.
 func TestFloorsOnly(t *testing.T) {
+	t.Parallel()
 	db := services.StartMariaDB(t, services.MariaDBOptions{}) // no CREATE
 	db.Exec(leafTable)
 	log := &logBuffer{}
@@ -315,6 +322,7 @@ func TestFloorsOnly(t *testing.T) {
 
 // An account that loses its right to the server row while it is guarded is refused: that is no way out of the guard.
 func TestGuardIsNotLost(t *testing.T) {
+	t.Parallel()
 	db := services.StartMariaDB(t, services.MariaDBOptions{})
 	db.Exec(leafTable)
 	db.Exec("CREATE USER plain@'%' IDENTIFIED BY 'plain-secret'")
@@ -330,3 +338,5 @@ func TestGuardIsNotLost(t *testing.T) {
 	_, err = s.Reserve(t.Context(), "a", 1, 0)
 	refused(t, err, "1142")
 }
+
+func logTo(l *logBuffer) zerolog.Logger { return zerolog.New(l) }

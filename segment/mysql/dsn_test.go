@@ -127,6 +127,7 @@ func TestTableNames(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	db := services.StartMariaDB(t, services.MariaDBOptions{TLS: true, Create: true})
 	db.Exec(leafTable)
 	db.Exec("ALTER USER '" + services.User + "'@'%' REQUIRE SSL")

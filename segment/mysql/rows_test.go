@@ -18,8 +18,9 @@ const shopTable = "CREATE TABLE leaf_alloc (id int unsigned NOT NULL AUTO_INCREM
 	" biz_tag varchar(64) CHARACTER SET utf8 COLLATE utf8_general_ci NOT NULL, PRIMARY KEY (id), UNIQUE KEY tag (biz_tag)) ENGINE=InnoDB"
 
 func TestShopTable(t *testing.T) { // leaf R6
+	t.Parallel()
 	name := database(t, shopTable)
-	sqlOn(t, shared.db, "SET SESSION sql_mode=''; INSERT INTO "+name+".leaf_alloc (biz_tag, max_id, step, update_time) VALUES ('Order', 1568693084, 100, '0000-00-00 00:00:00')")
+	sqlOn(t, shared.db, "SET SESSION sql_mode=''; INSERT INTO "+name+".leaf_alloc (biz_tag, max_id, step, update_time) VALUES ('Order', 1568693084, 100, '0000-00-00 00:00:00'); SET SESSION sql_mode=DEFAULT")
 	s := opened(t, name)
 	g := reserve(t, s, "Order", 100, 0)
 	if g.Lo != 1568693084 || g.Hi != 1568693184 {
@@ -46,6 +47,7 @@ func TestShopTable(t *testing.T) { // leaf R6
 
 // Rows that can't be used name the column; they hide no other row and are never moved.
 func TestBadRows(t *testing.T) { // leaf S9, peers S22
+	t.Parallel()
 	name := database(t, strings.Replace(shopTable, "step int unsigned NULL", "step bigint NULL", 1))
 	for _, r := range []struct{ tag, max, step string }{
 		{"good", "5", "10"}, {"null step", "5", "NULL"}, {"zero step", "5", "0"}, {"negative step", "5", "-5"}, {"zero", "0", "10"},
@@ -88,7 +90,7 @@ func TestBadRows(t *testing.T) { // leaf S9, peers S22
 		t.Errorf("List: %d rows, %v", len(list), err)
 	}
 	// NULL in max_id, where the column allows it.
-	sqlOn(t, shared.db, "ALTER TABLE "+name+".leaf_alloc MODIFY max_id BIGINT NULL; UPDATE "+name+".leaf_alloc SET max_id = NULL WHERE biz_tag = 'zero'")
+	sqlOn(t, shared.db, "DELETE FROM "+name+".leaf_alloc WHERE max_id > 100; ALTER TABLE "+name+".leaf_alloc MODIFY max_id BIGINT NULL; UPDATE "+name+".leaf_alloc SET max_id = NULL WHERE biz_tag = 'zero'")
 	var st *segment.StepError
 	if _, err := s.Reserve(t.Context(), "zero", 10, 0); !errors.As(err, &st) || st.Value != "NULL" {
 		t.Errorf("Reserve of NULL: %v", err)
@@ -113,6 +115,7 @@ func TestBadRows(t *testing.T) { // leaf S9, peers S22
 
 // leaf S27, S28: a name is its bytes, whatever the collation thinks, and a clash is named.
 func TestNamesThatClash(t *testing.T) {
+	t.Parallel()
 	for collation, clashes := range map[string]bool{"utf8mb4_general_ci": true, "utf8mb4_unicode_ci": true, "utf8mb4_bin": false, "latin1": true, "binary": false} {
 		t.Run(collation, func(t *testing.T) {
 			ddl := strings.Replace(leafTable, "biz_tag varchar(128)", "biz_tag varchar(128) CHARACTER SET utf8mb4 COLLATE "+collation, 1)
@@ -171,6 +174,7 @@ func TestNamesThatClash(t *testing.T) {
 }
 
 func TestCreateRefused(t *testing.T) {
+	t.Parallel()
 	name := database(t, strings.Replace(leafTable, "description varchar(256)", "owner varchar(20) NOT NULL, description varchar(20)", 1))
 	s := opened(t, name)
 	row := segment.Row{Tag: "a", Max: 1, Step: 10}
@@ -198,6 +202,7 @@ func TestCreateRefused(t *testing.T) {
 
 // A big table is listed page by page in byte order under any collation, without sorting it for each page.
 func TestListBig(t *testing.T) {
+	t.Parallel()
 	for _, binary := range []bool{true, false} {
 		t.Run(fmt.Sprint("binary=", binary), func(t *testing.T) {
 			ddl := leafTable
@@ -270,6 +275,7 @@ func TestListBig(t *testing.T) {
 }
 
 func TestCallerGoesAway(t *testing.T) {
+	t.Parallel()
 	name := database(t, leafTable)
 	s := opened(t, name)
 	create(t, s, "a", 1)
@@ -300,6 +306,7 @@ func TestCallerGoesAway(t *testing.T) {
 }
 
 func TestClosed(t *testing.T) {
+	t.Parallel()
 	s := opened(t, database(t, leafTable))
 	s.Close()
 	if _, err := s.Reserve(t.Context(), "a", 1, 0); !errors.Is(err, segment.ErrClosed) {
