@@ -208,10 +208,27 @@ func (s *span) seal() (from, left int64) {
 // false nothing was taken, and Take says why or waits.
 func (a *Allocator) TryTake(tag []byte, n int64) (last int64, ok bool) {
 	t := a.tags.find(tag)
-	if t == nil || n < 1 || n > a.o.MaxCount {
+	if t == nil {
 		return 0, false
 	}
-	last, asks, ok := t.cur.Load().take(n)
+	s := t.cur.Load()
+	if n == 1 { // take, by hand: most requests come through here
+		pos := s.pos.Add(1)
+		if pos < s.mark {
+			return s.lo + pos - 1, true
+		}
+		if pos > s.size {
+			return 0, false
+		}
+		if pos == s.mark {
+			a.ask(t)
+		}
+		return s.lo + pos - 1, true
+	}
+	if n < 1 || n > a.o.MaxCount {
+		return 0, false
+	}
+	last, asks, ok := s.take(n)
 	if asks {
 		a.ask(t)
 	}

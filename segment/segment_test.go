@@ -3,7 +3,6 @@ package segment_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,46 +65,4 @@ func TestSmoke(t *testing.T) {
 	if _, err := a.Take(within(t, time.Second), "order", 1); !errors.Is(err, segment.ErrClosed) {
 		t.Fatalf("Take after Close: %v", err)
 	}
-}
-
-func BenchmarkAtomicAdd(b *testing.B) {
-	var n atomic.Int64
-	for b.Loop() {
-		n.Add(1)
-	}
-}
-
-func BenchmarkTryTake(b *testing.B) {
-	a := start(b, storetest.NewMem(), segment.Options{AutoCreate: []string{"*"}, Step: 1_000_000})
-	take(b, a, "order", 1)
-	tag := []byte("order")
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, ok := a.TryTake(tag, 1); !ok {
-			take(b, a, "order", 1)
-		}
-	}
-}
-
-func BenchmarkAtomicAddParallel(b *testing.B) {
-	var n atomic.Int64
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			n.Add(1)
-		}
-	})
-}
-
-func BenchmarkTryTakeParallel(b *testing.B) {
-	a := start(b, storetest.NewMem(), segment.Options{AutoCreate: []string{"*"}, Step: 1_000_000})
-	take(b, a, "order", 1)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		tag := []byte("order")
-		for pb.Next() {
-			if _, ok := a.TryTake(tag, 1); !ok {
-				take(b, a, "order", 1)
-			}
-		}
-	})
 }

@@ -1,9 +1,11 @@
 package segment
 
 import (
-	"hash/maphash"
+	"encoding/binary"
 	"maps"
 	"math"
+	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ type tag struct {
 	name string
 	cur  atomic.Pointer[span] // never nil; written under mu
 
+	hash    uint64
 	mu      sync.Mutex // never held during a call to the store or the disk
 	next    *span      // spares, in order; no two of them touch
 	job     *job       // the refill that was asked for; nil: none
@@ -57,23 +60,21 @@ type tag struct {
 // used tells whether t had a span or a SET in its life here. The caller holds t.mu.
 func (t *tag) used() bool { return t.size > 0 || t.sets > 0 }
 
-// table finds tags by name without a lock. It is split so that growing one part, which copies it, stays short.
+// table finds tags by name without a lock. Where the slots stand does not depend on the name, so that the processor has them
+// at hand while it still hashes. Growing copies them (some 50 ms at a million tags); only tags being loaded wait for that.
 type table struct {
-	seed   maphash.Seed
-	shards [64]shard
+	slots atomic.Pointer[slots]
+	seed  [2]uint64 // secret, so that nobody can choose names that collide
+
 	n      atomic.Int64 // tags in the slots
 	serial atomic.Uint32
 	room   atomic.Uint64 // where makeRoom goes on
 	left   atomic.Uint64 // IDs issued by tags that left memory
-}
 
-type shard struct {
-	slots atomic.Pointer[slots]
-	mu    sync.Mutex
-	n     int             // slots in use
-	dead  int             // slots whose tag left
-	cold  map[string]*tag // tags that are being loaded: nobody knows yet whether they exist
-	_     [64]byte
+	mu   sync.Mutex      // for all who change what follows, or the slots
+	dead int             // slots whose tag left
+	cold map[string]*tag // tags that are being loaded: nobody knows yet whether they exist
+	peak int             // size of cold at its largest
 }
 
 // slots are an open-addressed hash table: its length is a power of two, a search ends at the first nil.
@@ -87,116 +88,120 @@ var leftTag = func() *tag {
 }()
 
 func (tb *table) init() {
-	tb.seed = maphash.MakeSeed()
-	for i := range tb.shards {
-		s := make(slots, 8)
-		tb.shards[i].slots.Store(&s)
+	tb.seed = [2]uint64{rand.Uint64() | 1, rand.Uint64() | 1}
+	tb.cold = map[string]*tag{}
+	s := make(slots, 64)
+	tb.slots.Store(&s)
+}
+
+// hash mixes a name, eight bytes by one multiplication. It costs a third of hash/maphash, whose calls a take would feel.
+func (tb *table) hash(b []byte) uint64 {
+	h := tb.seed[0] ^ uint64(len(b))*0x9e3779b97f4a7c15
+	for len(b) > 8 {
+		h = mix(h^binary.LittleEndian.Uint64(b), tb.seed[1])
+		b = b[8:]
 	}
+	var last uint64
+	switch {
+	case len(b) == 8:
+		last = binary.LittleEndian.Uint64(b)
+	case len(b) >= 4:
+		last = uint64(binary.LittleEndian.Uint32(b)) | uint64(binary.LittleEndian.Uint32(b[len(b)-4:]))<<32
+	case len(b) > 0:
+		last = uint64(b[0]) | uint64(b[len(b)/2])<<8 | uint64(b[len(b)-1])<<16
+	}
+	return mix(h^last, tb.seed[1])
+}
+
+func mix(x, y uint64) uint64 {
+	hi, lo := bits.Mul64(x, y)
+	return hi ^ lo
 }
 
 // find is the hot path's lookup.
 func (tb *table) find(name []byte) *tag {
-	h := maphash.Bytes(tb.seed, name)
-	s := *tb.shards[h>>58].slots.Load()
-	for i := h; ; i++ {
-		t := s[i&uint64(len(s)-1)].Load()
+	s := *tb.slots.Load()
+	mask := uint64(len(s) - 1)
+	for i := tb.hash(name); ; i++ {
+		t := s[i&mask].Load()
 		if t == nil || t.name == string(name) {
 			return t
 		}
 	}
 }
 
-func (tb *table) lookup(name string) *tag {
-	h := maphash.String(tb.seed, name)
-	return tb.shards[h>>58].lookup(h, name)
-}
-
-func (sh *shard) lookup(h uint64, name string) *tag {
-	s := *sh.slots.Load()
-	for i := h; ; i++ {
-		t := s[i&uint64(len(s)-1)].Load()
-		if t == nil || t.name == name {
-			return t
-		}
-	}
-}
+func (tb *table) lookup(name string) *tag { return tb.find([]byte(name)) }
 
 // any is the tag of that name, loaded or being loaded, or nil.
 func (tb *table) any(name string) *tag {
-	h := maphash.String(tb.seed, name)
-	sh := &tb.shards[h>>58]
-	if t := sh.lookup(h, name); t != nil {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	if t := tb.cold[name]; t != nil {
 		return t
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if t := sh.cold[name]; t != nil {
-		return t
-	}
-	return sh.lookup(h, name)
+	return tb.lookup(name)
 }
 
 // tag is the tag of that name, made cold if there is none.
 func (a *Allocator) tag(name string) (*tag, error) {
-	if t := a.tags.lookup(name); t != nil {
+	tb := &a.tags
+	if t := tb.lookup(name); t != nil {
 		return t, nil
 	}
 	if a.closed.Load() {
 		return nil, ErrClosed
 	}
-	if a.tags.n.Load() >= a.o.MaxTags && !a.makeRoom() {
+	if tb.n.Load() >= a.o.MaxTags && !a.makeRoom() {
 		return nil, &FullError{Tag: name, Max: a.o.MaxTags}
 	}
-	h := maphash.String(a.tags.seed, name)
-	sh := &a.tags.shards[h>>58]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if t := sh.cold[name]; t != nil {
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	if t := tb.cold[name]; t != nil {
 		return t, nil
 	}
-	if t := sh.lookup(h, name); t != nil {
+	if t := tb.lookup(name); t != nil {
 		return t, nil
 	}
 	if err := a.neg.get(name, a.o.Now()); err != nil {
 		return nil, err
 	}
 	t := a.newTag(name)
-	if sh.cold == nil {
-		sh.cold = map[string]*tag{}
-	}
-	sh.cold[t.name] = t
+	tb.cold[t.name] = t
 	return t, nil
 }
 
 func (a *Allocator) newTag(name string) *tag {
-	t := &tag{name: strings.Clone(name), serial: a.tags.serial.Add(1), seenAt: a.o.Now()}
+	t := &tag{name: strings.Clone(name), hash: a.tags.hash([]byte(name)), serial: a.tags.serial.Add(1), seenAt: a.o.Now()}
 	t.cur.Store(unusable)
 	return t
 }
 
-// promote puts a cold tag, whose row was found, into the table. The caller holds t.mu.
+// promote puts a cold tag, whose row was found, into the slots. The caller holds t.mu.
 func (tb *table) promote(t *tag) {
-	h := maphash.String(tb.seed, t.name)
-	sh := &tb.shards[h>>58]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.cold[t.name] == t {
-		delete(sh.cold, t.name)
-		if len(sh.cold) == 0 {
-			sh.cold = nil // a map keeps the size of its largest hour
-		}
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	tb.uncool(t)
+	s := *tb.slots.Load()
+	if n := int(tb.n.Add(1)); (n+tb.dead)*8 > len(s)*5 {
+		s = tb.grow(n)
 	}
-	s := *sh.slots.Load()
-	if (sh.n+sh.dead+1)*8 > len(s)*5 {
-		s = sh.grow(tb.seed)
-	}
-	s.put(h, t)
-	sh.n++
-	tb.n.Add(1)
+	s.put(t)
 }
 
-func (s slots) put(h uint64, t *tag) {
-	for i := h; ; i++ {
+// uncool takes t from the cold ones. The caller holds tb.mu.
+func (tb *table) uncool(t *tag) bool {
+	if tb.cold[t.name] != t {
+		return false
+	}
+	tb.peak = max(tb.peak, len(tb.cold))
+	if delete(tb.cold, t.name); len(tb.cold) == 0 && tb.peak > 1000 {
+		tb.cold, tb.peak = map[string]*tag{}, 0 // a map keeps the size of its largest hour
+	}
+	return true
+}
+
+func (s slots) put(t *tag) {
+	for i := t.hash; ; i++ {
 		if p := &s[i&uint64(len(s)-1)]; p.Load() == nil {
 			p.Store(t)
 			return
@@ -206,44 +211,40 @@ func (s slots) put(h uint64, t *tag) {
 
 // grow copies the slots to larger ones, or to as many without the dead. Readers go on with the old ones: what they miss there
 // they find by the slow path, which looks under the lock.
-func (sh *shard) grow(seed maphash.Seed) slots {
-	old := *sh.slots.Load()
-	size := 8
-	for size*5 < (sh.n+1)*8*5/4 {
+func (tb *table) grow(n int) slots {
+	old := *tb.slots.Load()
+	size := 64
+	for size < 2*n {
 		size *= 2
 	}
 	s := make(slots, size)
 	for i := range old {
 		if t := old[i].Load(); t != nil && t != leftTag {
-			s.put(maphash.String(seed, t.name), t)
+			s.put(t)
 		}
 	}
-	sh.dead = 0
-	sh.slots.Store(&s)
+	tb.dead = 0
+	tb.slots.Store(&s)
 	return s
 }
 
 // remove takes t out, cold or not. The caller holds t.mu and has set t.gone.
 func (tb *table) remove(t *tag) {
-	h := maphash.String(tb.seed, t.name)
-	sh := &tb.shards[h>>58]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if sh.cold[t.name] == t {
-		delete(sh.cold, t.name)
+	tb.mu.Lock()
+	defer tb.mu.Unlock()
+	if tb.uncool(t) {
 		return
 	}
-	s := *sh.slots.Load()
-	for i := h; ; i++ {
+	s := *tb.slots.Load()
+	for i := t.hash; ; i++ {
 		p := &s[i&uint64(len(s)-1)]
 		switch p.Load() {
 		case nil:
 			return
 		case t:
 			p.Store(leftTag)
-			sh.n--
-			sh.dead++
 			tb.n.Add(-1)
+			tb.dead++
 			return
 		}
 	}
@@ -256,36 +257,33 @@ func (a *Allocator) forget(t *tag) {
 	a.tags.remove(t)
 }
 
-// walk calls f for up to n slots' tags from the hand on, and returns where the next walk goes on. A whole round is made when
-// it returns 0.
+// walk calls f for up to n slots' tags from the hand on, and returns where the next walk goes on: 0 after the last.
 func (tb *table) walk(hand uint64, n int, f func(t *tag)) uint64 {
-	i, k := hand>>32, hand&(1<<32-1)
-	for ; i < uint64(len(tb.shards)); i, k = i+1, 0 {
-		s := *tb.shards[i].slots.Load()
-		for ; k < uint64(len(s)); k++ {
-			if n--; n < 0 {
-				return i<<32 | k
-			}
-			if t := s[k].Load(); t != nil && t != leftTag {
-				f(t)
-			}
+	s := *tb.slots.Load()
+	if hand >= uint64(len(s)) {
+		return 0
+	}
+	end := hand + min(uint64(n), uint64(len(s))-hand)
+	for i := hand; i < end; i++ {
+		if t := s[i].Load(); t != nil && t != leftTag {
+			f(t)
 		}
 	}
-	return 0
+	if end == uint64(len(s)) {
+		return 0
+	}
+	return end
 }
 
 // all calls f for every tag, those being loaded included.
 func (tb *table) all(f func(t *tag)) {
-	tb.walk(0, math.MaxInt, f)
-	for i := range tb.shards {
-		sh := &tb.shards[i]
-		sh.mu.Lock()
-		cold := slices.Collect(maps.Values(sh.cold))
-		sh.mu.Unlock()
-		for _, t := range cold {
-			f(t)
-		}
+	tb.mu.Lock()
+	cold := slices.Collect(maps.Values(tb.cold))
+	tb.mu.Unlock()
+	for _, t := range cold {
+		f(t)
 	}
+	tb.walk(0, math.MaxInt, f)
 }
 
 // negatives remember for a short time which tags can't be had, so that a flood of requests for them does not reach the store.

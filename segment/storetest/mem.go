@@ -53,6 +53,12 @@ func (d data) clone() data {
 // Backup is a copy of a DB's data at one moment.
 type Backup struct{ data data }
 
+// Row is a row as the backup has it.
+func (b Backup) Row(tag string) (segment.Row, bool) {
+	r, ok := b.data.rows[tag]
+	return r, ok
+}
+
 // NewDB returns an empty database with no pause and no skip.
 func NewDB() *DB {
 	d := &DB{identity: "server-1", servers: 1}
