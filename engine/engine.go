@@ -170,15 +170,16 @@ func (e *Engine) TrySnowflake() (id int64, ok bool) {
 
 // Snowflake is one snowflake.
 func (e *Engine) Snowflake(w *Wait) (int64, error) {
-	if err := e.snowflakeReady(); err != nil {
+	if err := e.snowflakeOn(); err != nil {
 		return 0, err
 	}
-	return e.o.Snowflake.Next(w.context(e.o.Wait))
+	id, err := e.o.Snowflake.Next(w.context(e.o.Wait))
+	return id, e.snowflakeRefused(err)
 }
 
 // Snowflakes appends n increasing snowflakes to dst. On an error dst comes back as it was.
 func (e *Engine) Snowflakes(w *Wait, dst []int64, n int64) ([]int64, error) {
-	if err := e.snowflakeReady(); err != nil {
+	if err := e.snowflakeOn(); err != nil {
 		return dst, err
 	}
 	if n < 1 || n > e.o.MaxArray {
@@ -186,7 +187,7 @@ func (e *Engine) Snowflakes(w *Wait, dst []int64, n int64) ([]int64, error) {
 	}
 	got, err := e.o.Snowflake.Append(w.context(e.o.Wait), dst, int(n))
 	if err != nil {
-		return dst, err
+		return dst, e.snowflakeRefused(err)
 	}
 	return got, nil
 }
@@ -212,7 +213,7 @@ func (e *Engine) TryLast(key []byte) (last int64, ok bool) {
 func (e *Engine) Last(w *Wait, key []byte) (last int64, exists bool, err error) {
 	if e.IsSnowflakeKey(key) {
 		if e.o.Snowflake == nil {
-			return 0, false, e.snowflakeReady()
+			return 0, false, e.snowflakeOn()
 		}
 		last = e.o.Snowflake.Last()
 		return last, last != 0, nil
@@ -339,11 +340,20 @@ func (e *Engine) segmentReady() error {
 	return e.gate(e.o.Segment.Ready())
 }
 
-func (e *Engine) snowflakeReady() error {
+func (e *Engine) snowflakeOn() error {
 	if e.o.Snowflake == nil {
 		return errorf(Disabled, "the snowflake engine is off: set snowflake.registry to zookeeper, or to local with a worker_id of its own")
 	}
-	return e.gate(e.o.Snowflake.Ready())
+	return nil
+}
+
+// snowflakeRefused is what becomes of the generator's refusal. The generator is asked even when it is known not to be ready:
+// it counts what it refuses, and raises the alarm. It is starting only as long as it never issued anything.
+func (e *Engine) snowflakeRefused(err error) error {
+	if err == nil || e.o.Snowflake.Last() != 0 {
+		return err
+	}
+	return e.gate(err)
 }
 
 // gate answers LOADING for the first start_timeout, then the cause: a client that retries must not do so for ever.

@@ -216,7 +216,7 @@ func TestRefusedFiles(t *testing.T) {
 			if c.spoil != nil {
 				c.spoil(t, filepath.Join(path, fileName))
 			}
-			m, err := start(t, path, c.o)
+			_, err := start(t, path, c.o)
 			if err == nil {
 				t.Fatal("started")
 			}
