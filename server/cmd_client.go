@@ -25,7 +25,7 @@ func clientCommands() []command {
 				summary: "Closes connections.", reply: "OK, or how many", run: (*conn).clientKill},
 			{name: "no-evict", arity: 3, flags: adminFlag | f | unpaused, since: "7.0.0", args: []arg{onOff()}, summary: "Accepted: nothing is evicted here.", reply: "OK", run: (*conn).clientOnOff},
 			{name: "no-touch", arity: 3, flags: f | unpaused, since: "7.2.0", args: []arg{onOff()}, summary: "Accepted: nothing is touched here.", reply: "OK", run: (*conn).clientOnOff},
-			{name: "reply", arity: 3, flags: f | unpaused, since: "3.2.0", args: []arg{oneOf("mode", word("ON"), word("OFF"), word("SKIP"))}, summary: "Switches replies off and on.", reply: "OK to ON, nothing to the others", run: (*conn).clientReply},
+			{name: "reply", arity: 3, flags: f | unpaused | noMulti, since: "3.2.0", args: []arg{oneOf("mode", word("ON"), word("OFF"), word("SKIP"))}, summary: "Switches replies off and on.", reply: "OK to ON, nothing to the others", run: (*conn).clientReply},
 			{name: "pause", arity: -3, flags: adminFlag | f | unpaused, need: admin, since: "3.0.0", args: []arg{integer("timeout"), opt(oneOf("mode", word("WRITE"), word("ALL")))}, summary: "Makes the commands of all clients wait.", reply: "OK", run: (*conn).clientPause},
 			{name: "unpause", arity: 2, flags: adminFlag | f | unpaused, need: admin, since: "6.2.0", summary: "Ends CLIENT PAUSE.", reply: "OK", run: func(c *conn, _ [][]byte, out []byte) []byte {
 				c.s.pause.off()

@@ -62,6 +62,15 @@ func TestClientReply(t *testing.T) {
 	wantReply(t, "ON", c.reply(), "+OK\r\n")
 	c.wantLine(":2\r\n", "INCR cold")
 	c.wantLine(":2\r\n", "INCR cold2")
+	// What is muted drops nothing of what came before it, and is not gathered.
+	c.send(laneStream([]string{"ECHO a", "CLIENT REPLY OFF", "MULTI", "SEGMENT.NEXT big COUNT 10000", "SEGMENT.NEXT big COUNT 10000", "ECHO x", "EXEC", "CLIENT REPLY ON"}, ""))
+	wantReply(t, "ECHO", c.reply(), "$1\r\na\r\n")
+	wantReply(t, "ON", c.reply(), "+OK\r\n")
+	c.wantLine(":20001\r\n", "INCR big")
+	// Inside MULTI it would leave EXEC's array one short.
+	c.wantLine("+OK\r\n", "MULTI")
+	c.wantLine("-"+errNotInMulti+"\r\n", "CLIENT REPLY SKIP")
+	c.wantLine("-"+errExecAbort+"\r\n", "EXEC")
 }
 
 func TestClientPause(t *testing.T) {

@@ -277,7 +277,10 @@ func (c *conn) write(out []byte) []byte {
 
 // spill writes out when it has grown: what one command may answer is bounded, what a batch of them may is not.
 func (c *conn) spill(out []byte) []byte {
-	if len(out) < guardFlush || c.muted {
+	switch {
+	case c.muted: // EXEC with replies off: nobody will read it
+		return out[:0]
+	case len(out) < guardFlush:
 		return out
 	}
 	return c.write(out)

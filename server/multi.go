@@ -129,6 +129,9 @@ func (c *conn) exec(_ [][]byte, out []byte) []byte {
 	}
 	c.tx, c.running = nil, true // from here on commands run
 	defer func() { c.tx, c.running, c.ahead = tx, false, nil }()
+	if c.muted {
+		out = c.write(out) // replies to what came before
+	}
 	out = appendArray(out, len(tx.queue))
 	for i := range tx.queue {
 		q := &tx.queue[i]

@@ -246,9 +246,11 @@ func (s *Server) handle(rc redcon.Conn, cmd redcon.Command) {
 		c.out = frameLend(frameClasses[0])[:0]
 	}
 	c.dispatch(cmd.Args)
-	c.out = c.spill(c.out)
-	if c.closing || rc.PeekPipeline() == nil {
+	last := c.closing || rc.PeekPipeline() == nil
+	if last || len(c.out) >= guardFlush {
 		c.out = c.write(c.out)
+	}
+	if last {
 		frameFree(c.out)
 		c.out = nil
 	}
