@@ -39,6 +39,9 @@ type issuer struct {
 	state atomic.Int64
 	_     [56]byte
 
+	// creep is, while logical time is in force, what to add to Mono (ns) for the latest timestamp it may have reached; else 0.
+	creep atomic.Int64
+
 	until atomic.Int64 // end of the durable window, ms since epoch (I7)
 	start atomic.Int64 // first sequence of the millisecond in state; a hint, written after the swap
 	owed  atomic.Int64 // the millisecond, since epoch, that came after one used up and is to be filled; a hint as well
@@ -101,7 +104,7 @@ func (g *Generator) take(i *issuer, least, most, spare int64) attempt {
 	s := i.state.Load()
 	r, fresh := g.read(i, s), true // fresh: the clock was read after s
 	for {
-		a := g.judge(i, s, r, least, most, spare)
+		a := i.judge(s, r, least, most, spare)
 		switch {
 		case a.verdict == issued:
 			next := (a.at-i.epoch)<<i.bits | (a.first+a.n-1)&i.mask
@@ -141,7 +144,7 @@ func (i *issuer) opened(s int64, a attempt) {
 }
 
 // judge says what an attempt on state s at time r comes to, without doing it.
-func (g *Generator) judge(i *issuer, s int64, r reading, least, most, spare int64) attempt {
+func (i *issuer) judge(s int64, r reading, least, most, spare int64) attempt {
 	if s == sealed {
 		return attempt{verdict: isSealed}
 	}
@@ -156,7 +159,7 @@ func (g *Generator) judge(i *issuer, s int64, r reading, least, most, spare int6
 		ts, from = last, seq+1
 	default:
 		// The clock has not come past the last timestamp. Logical time, when it is in force, goes on from there all the same.
-		switch creep := g.creep.Load(); {
+		switch creep := i.creep.Load(); {
 		case creep != 0 && seq < i.mask:
 			ts, from = last, seq+1
 		case creep != 0 && last+1+i.epoch <= int64((r.mono+time.Duration(creep))/time.Millisecond):

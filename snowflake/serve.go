@@ -190,7 +190,6 @@ func (g *Generator) serve(ctx context.Context, w Worker, stay bool) (avoid int64
 // retire ends an issuer and keeps what it issued last.
 func (g *Generator) retire(i *issuer) (ts int64) {
 	g.cur.Store(nil)
-	g.creep.Store(0)
 	last, ts := i.seal()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -259,7 +258,7 @@ func (g *Generator) prepare(ctx context.Context, w Worker, stay bool) (*issuer, 
 	if g.logical {
 		if last := i.lastMs(); last > g.now() {
 			_, mono := g.clock.Read()
-			g.creep.Store(int64(msDuration(last) - mono))
+			i.creep.Store(int64(msDuration(last) - mono))
 			g.alarmed.Store(true)
 			g.log.Error().Stringer("behind", msDuration(last-g.now())).
 				Msg("the clock is behind the bound of the last run; going on from there (clock_policy logical). Check this machine's time service")
@@ -285,7 +284,7 @@ func (g *Generator) awaitBase(ctx context.Context, w Worker, stay bool) error {
 		}
 		err := &ClockBackError{Behind: behind, What: "the bound of the last run", Until: base}
 		g.setWhy(err)
-		if !waited || (behind > startWait && g.alarm(&g.refusedLogged)) {
+		if !waited || (behind > startWait && g.alarm(&g.backLogged)) {
 			g.log.Warn().Int64("worker", w.ID()).Stringer("for", behind).Msg("waiting for the clock to pass the bound of the last run")
 		}
 		g.clock.Sleep(ctx, min(behind, watchEvery))

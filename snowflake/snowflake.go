@@ -64,8 +64,6 @@ type Generator struct {
 
 	cur  atomic.Pointer[issuer] // nil: no number to issue with, see why
 	line atomic.Int64           // wall - mono, in ns, as last vouched for; see read
-	// creep is, while logical time is in force, what to add to Mono (ns) for the latest timestamp it may have reached; else 0.
-	creep atomic.Int64
 
 	_      [64]byte // written with every ID
 	issued atomic.Uint64
@@ -76,10 +74,10 @@ type Generator struct {
 
 	waited, refused, overflows, jumps, extends, extendErrs, lost atomic.Uint64
 
-	hasClock                                          atomic.Bool // the registry's clock has been read once
-	doubted                                           atomic.Bool // a step ahead of the clock is not followed now
-	alarmed                                           atomic.Bool // refusing, or on logical time: say when it is over
-	refusedLogged, jumpLogged, skewLogged, failLogged atomic.Int64
+	hasClock                                       atomic.Bool // the registry's clock has been read once
+	doubted                                        atomic.Bool // a step ahead of the clock is not followed now
+	alarmed                                        atomic.Bool // refusing, or on logical time: say when it is over
+	backLogged, jumpLogged, skewLogged, failLogged atomic.Int64
 
 	leave chan *issuer // asks serve to give up the number of this issuer
 

@@ -113,7 +113,7 @@ func (g *Generator) watch(ctx context.Context, i *issuer) {
 		now, last := g.read(i, s).now, s>>i.bits+i.epoch
 		behind := last - now
 		if behind <= 0 {
-			g.recovered()
+			g.recovered(i)
 		}
 		if s != seen {
 			seen, usedAt = s, mono

@@ -67,7 +67,7 @@ func (p *patience) end() {
 func (p *patience) wait(ctx context.Context, i *issuer, a attempt) error {
 	switch a.verdict {
 	case isFull:
-		return p.waitNext(ctx, a)
+		return p.waitNext(ctx, i, a)
 	case isBehind:
 		return p.waitBack(ctx, i, a)
 	case isPastEnd:
@@ -80,17 +80,17 @@ func (p *patience) wait(ctx context.Context, i *issuer, a attempt) error {
 
 // waitNext sleeps to the next millisecond. The clock may step back meanwhile, which the next attempt finds; it may also stand
 // still, which would keep a caller for ever.
-func (p *patience) waitNext(ctx context.Context, a attempt) error {
+func (p *patience) waitNext(ctx context.Context, i *issuer, a attempt) error {
 	g := p.g
 	g.overflows.Add(1)
 	if p.full != a.read.now {
 		p.full, p.since = a.read.now, a.read.mono
-	} else if stood := a.read.mono - p.since; stood > g.o.ClockWait+standstill && g.creep.Load() == 0 {
-		return g.back(a, stood, "its own monotonic time (it stands still)", 0)
+	} else if stood := a.read.mono - p.since; stood > g.o.ClockWait+standstill && i.creep.Load() == 0 {
+		return g.back(i, a, stood, "its own monotonic time (it stands still)", 0)
 	}
-	if creep := g.creep.Load(); creep != 0 && int64(msDuration(a.last)-a.read.mono) > creep {
+	if creep := i.creep.Load(); creep != 0 && int64(msDuration(a.last)-a.read.mono) > creep {
 		// A clock that runs wild has been ahead of logical time meanwhile; from there it is no more than a millisecond either.
-		g.creep.CompareAndSwap(creep, int64(msDuration(a.last)-a.read.mono))
+		i.creep.CompareAndSwap(creep, int64(msDuration(a.last)-a.read.mono))
 	}
 	d := time.Millisecond
 	if a.read.now == int64(a.read.wall/time.Millisecond) {
@@ -120,16 +120,16 @@ func (p *patience) waitBack(ctx context.Context, i *issuer, a attempt) error {
 		case a.last <= i.base+i.epoch:
 			what = "the bound of the last run"
 		}
-		return g.back(a, behind, what, a.last)
+		return g.back(i, a, behind, what, a.last)
 	}
 	return g.clock.Sleep(ctx, behind)
 }
 
 // back is what happens beyond ClockWait: nil if logical time takes over, else the refusal.
-func (g *Generator) back(a attempt, behind time.Duration, what string, until int64) error {
+func (g *Generator) back(i *issuer, a attempt, behind time.Duration, what string, until int64) error {
 	if g.logical && what != "snowflake.epoch" {
 		// From here on a millisecond may be opened for each that passes, beginning at the last one.
-		if g.creep.CompareAndSwap(0, int64(msDuration(a.last)-a.read.mono)) {
+		if i.creep.CompareAndSwap(0, int64(msDuration(a.last)-a.read.mono)) && g.alarm(&g.backLogged) {
 			g.alarmed.Store(true)
 			g.log.Error().Stringer("behind", behind).Str("of", what).
 				Msg("the clock stepped back; going on from the last timestamp until it has caught up (clock_policy logical). Check this machine's time service")
@@ -137,20 +137,19 @@ func (g *Generator) back(a attempt, behind time.Duration, what string, until int
 		return nil
 	}
 	g.refused.Add(1)
-	g.alarmed.Store(true)
 	err := &ClockBackError{Behind: behind, What: what, Until: until}
-	if g.alarm(&g.refusedLogged) {
+	if g.alarm(&g.backLogged) {
+		g.alarmed.Store(true)
 		g.log.Error().Stringer("behind", behind).Str("of", what).Uint64("refused", g.refused.Load()).
 			Msg("the clock stepped back; refusing IDs until it has caught up. Check this machine's time service")
 	}
 	return err
 }
 
-// recovered ends what back began.
-func (g *Generator) recovered() {
-	g.creep.Store(0)
+// recovered ends what back began, and says so as often as back did.
+func (g *Generator) recovered(i *issuer) {
+	i.creep.Store(0)
 	if g.alarmed.Load() && g.alarmed.CompareAndSwap(true, false) {
-		g.refusedLogged.Store(0)
 		g.log.Info().Uint64("refused", g.refused.Load()).Msg("the clock has caught up with the last ID")
 	}
 }
