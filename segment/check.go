@@ -640,12 +640,40 @@ func (a *Allocator) suspect(ctx context.Context, name string, t *tag, floor int6
 		}
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.gone {
+	gone := t.gone
+	if !gone {
+		a.halt(t, re)
+	}
+	t.mu.Unlock()
+	if gone {
 		return errStale // it will be met again
 	}
-	a.halt(t, re)
+	if re.Row < 0 {
+		a.raiseBase(ctx, t)
+	}
 	return re
+}
+
+// raiseBase keeps a tag whose row is gone from being made anew below what was given, where a pattern would do that.
+func (a *Allocator) raiseBase(ctx context.Context, t *tag) {
+	br, ok := a.store.(BaseRaiser)
+	if !ok || !a.mayCreate(t.name) {
+		return
+	}
+	t.mu.Lock()
+	tr, floor := t.trouble, t.floor
+	t.mu.Unlock()
+	if tr == nil || !tr.stop || tr.based {
+		return
+	}
+	if err := br.RaiseBase(ctx, floor); err != nil {
+		a.o.Log.Error().Err(err).Str("tag", t.name).Int64("floor", floor).Msg("the row is gone, and a new one could be made below what was given: the base could not be raised; it is tried again")
+		return
+	}
+	a.o.Log.Warn().Str("tag", t.name).Int64("base", floor).Msg("the row is gone: tags that INCR makes from now on start above what was given of it")
+	t.mu.Lock()
+	tr.based = true
+	t.mu.Unlock()
 }
 
 // regress does the same for a tag whose refill met the low row. The answer is never nil: there is no span.
@@ -732,7 +760,10 @@ func (a *Allocator) recheck() {
 		rows, err := a.store.Rows(ctx, names)
 		if err == nil {
 			for _, t := range part {
-				if r, ok := rows[t.name]; ok && r.Err == nil {
+				switch r, ok := rows[t.name]; {
+				case !ok:
+					a.raiseBase(ctx, t)
+				case r.Err == nil:
 					a.reconsider(ctx, t, r)
 				}
 			}

@@ -13,7 +13,7 @@ const giveBacks = 32
 // stopped cleanly leaves no hole. It does not close the store.
 //
 // The order keeps every ID unique: each span is sealed first, by one atomic exchange that also tells what was given. Then the
-// floor on disk is lowered to the tail, durably: were the row lowered first and the process killed, the next start would take
+// floor on disk is lowered to the end of what was given, durably: were the row lowered first and the process killed, the next start would take
 // the row for one that went back. Then the row moves down, only if it still stands at the tail's end, on the server that
 // granted it (I4). A tag that saw a SET, a store that went back or an unknown result since its tail was granted keeps its
 // hole.
@@ -45,14 +45,21 @@ func (a *Allocator) Close(ctx context.Context) error {
 		t      *tag
 		span   Span
 		server string
+		floor  int64
 	}
 	var tails []tail
 	for _, t := range all {
 		t.mu.Lock()
 		span, server := a.sealTail(t)
+		// The end of what was really given, which may lie below the tail: another instance may hold what is between, stop after
+		// us, and give that back. The row then stands below our tail, and nothing is wrong.
+		floor := t.given
+		if t.issued > 0 || t.sets > 0 {
+			floor = max(floor, t.last+1)
+		}
 		t.mu.Unlock()
 		if span.Len() > 0 && server != "" {
-			tails = append(tails, tail{t, span, server})
+			tails = append(tails, tail{t, span, server, floor})
 		}
 	}
 	work := make(chan tail)
@@ -61,7 +68,7 @@ func (a *Allocator) Close(ctx context.Context) error {
 	for range min(giveBacks, len(tails)) {
 		wg.Go(func() {
 			for w := range work {
-				if a.giveBack(ctx, w.t, w.span, w.server) {
+				if a.giveBack(ctx, w.t, w.span, w.server, w.floor) {
 					back.add(w.span.Len())
 				} else {
 					hole.add(w.span.Len())
@@ -128,10 +135,10 @@ func (a *Allocator) sealTail(t *tag) (Span, string) {
 }
 
 // giveBack moves one tail back to the store.
-func (a *Allocator) giveBack(ctx context.Context, t *tag, tail Span, server string) bool {
+func (a *Allocator) giveBack(ctx context.Context, t *tag, tail Span, server string, floor int64) bool {
 	if a.floors != nil {
 		history, _ := a.health.line()
-		if err := a.floors.Lower(history, t.name, tail.Lo); err != nil {
+		if err := a.floors.Lower(history, t.name, min(floor, tail.Lo)); err != nil {
 			a.o.Log.Warn().Err(err).Str("tag", t.name).Msg("the floor could not be lowered: the tail stays a hole")
 			return false
 		}

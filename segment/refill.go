@@ -516,7 +516,7 @@ func (a *Allocator) found(ctx context.Context, t *tag, r Row, ok bool) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.floor, t.saved = max(t.floor, floor), max(t.saved, floor)
+	t.floor, t.saved, t.given = max(t.floor, floor), max(t.saved, floor), floor
 	a.adopt(t, r)
 	t.job.stage = reserve
 	return errNext
@@ -884,6 +884,7 @@ type trouble struct {
 	err   error
 	until time.Duration // asked again after that
 	stop  bool          // until the row says otherwise: REGRESSED
+	based bool          // its row is gone, and the base was raised to its floor
 }
 
 // refusal is the error that a request gets at once, or nil. The caller holds t.mu.

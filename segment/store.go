@@ -103,6 +103,13 @@ type Store interface {
 	Close() error
 }
 
+// BaseRaiser is a Store that keeps a base. RaiseBase lets tags made by INCR from now on, on any instance, start at floor or
+// above. It is asked for where a row is gone, IDs below floor were given, and a pattern of auto_create would make the tag anew:
+// only this instance knows the floor.
+type BaseRaiser interface {
+	RaiseBase(ctx context.Context, floor int64) error
+}
+
 // Floors keeps the highest bound granted to this instance, per history and tag, across restarts of this instance (I6).
 // Save is durable when it returns nil. Safe for concurrent use.
 type Floors interface {

@@ -30,6 +30,7 @@ type tag struct {
 	last  int64 // last ID given by the spans before cur, or named in a SET here; before the first ID the one below it
 	floor int64 // highest bound granted to this instance or named in its SET, less nothing: it never goes down (I6)
 	saved int64 // the floor that is known to be on disk
+	given int64 // floor of earlier lives, as it was when the tag was loaded
 
 	step     int64         // of the row
 	size     int64         // of the last refill

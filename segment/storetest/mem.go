@@ -59,6 +59,9 @@ func (b Backup) Row(tag string) (segment.Row, bool) {
 	return r, ok
 }
 
+// Beat is how far the beat had come.
+func (b Backup) Beat() int64 { return b.data.srv.beat }
+
 // NewDB returns an empty database with no pause and no skip.
 func NewDB() *DB {
 	d := &DB{identity: "server-1", servers: 1}
@@ -135,7 +138,8 @@ type Mem struct {
 	// in Reply has taken effect.
 	Latency, Reply func(op, tag string) time.Duration
 
-	db *DB
+	db   *DB
+	seen *Seen
 
 	mu      sync.Mutex
 	epoch   int64
@@ -147,11 +151,36 @@ type Mem struct {
 // NewMem returns a handle on a database of its own.
 func NewMem() *Mem { return NewDB().Open() }
 
+// Seen is what an instance has seen of a database, kept across its restarts as data_dir keeps it.
+type Seen struct {
+	mu          sync.Mutex
+	epoch, beat int64
+}
+
+// Beat is the highest beat seen.
+func (s *Seen) Beat() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.beat
+}
+
+func (s *Seen) see(epoch, beat int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch, s.beat = max(s.epoch, epoch), max(s.beat, beat)
+}
+
 // Open returns a new handle: one more instance.
-func (d *DB) Open() *Mem {
+func (d *DB) Open() *Mem { return d.OpenAgain(&Seen{}) }
+
+// OpenAgain returns a new handle for an instance that has seen the database before.
+func (d *DB) OpenAgain(seen *Seen) *Mem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return &Mem{db: d, epoch: d.data.srv.epoch, beat: d.data.srv.beat, calls: map[string]int{}}
+	if seen.Beat() == 0 {
+		seen.see(d.data.srv.epoch, d.data.srv.beat)
+	}
+	return &Mem{db: d, seen: seen, epoch: seen.epoch, beat: seen.beat, calls: map[string]int{}}
 }
 
 // DB is the database behind m.
@@ -242,6 +271,7 @@ func (m *Mem) notice() {
 	}
 	m.epoch = s.epoch
 	m.beat = max(m.beat, s.beat)
+	m.seen.see(m.epoch, m.beat)
 }
 
 // paused is how long no grant is given to this handle. The caller holds db.mu.
@@ -470,6 +500,7 @@ func (m *Mem) Pulse(ctx context.Context) (p segment.Pulse, err error) {
 		s.beat++
 		m.mu.Lock()
 		m.beat = s.beat
+		m.seen.see(m.epoch, m.beat)
 		m.mu.Unlock()
 		p = segment.Pulse{History: s.history, Epoch: s.epoch, Paused: m.paused(), Skip: m.db.Skip}
 		return nil
@@ -478,6 +509,15 @@ func (m *Mem) Pulse(ctx context.Context) (p segment.Pulse, err error) {
 		return segment.Pulse{}, err
 	}
 	return p, nil
+}
+
+// RaiseBase implements segment.BaseRaiser.
+func (m *Mem) RaiseBase(ctx context.Context, floor int64) error {
+	return m.do(ctx, "RaiseBase", "", func() error {
+		m.notice()
+		m.db.data.srv.base = max(m.db.data.srv.base, floor)
+		return nil
+	})
 }
 
 // Close implements segment.Store.
