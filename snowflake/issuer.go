@@ -10,7 +10,7 @@ import (
 // catchUp is how many milliseconds behind the clock one may be opened or filled, after one that was used up. A generator at
 // its limit sleeps to each boundary, and a timer rings late by a millisecond or more; without this the capacity of every
 // millisecond slept through would be lost.
-const catchUp = 16
+const catchUp = 50
 
 // sealed is the state of an issuer that issues no more.
 const sealed = math.MinInt64
