@@ -9,7 +9,7 @@ TEST_FLAGS  ?=
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt bench fuzz sim test-galera docs deps clean
+.PHONY: help build run test clients race lint fmt bench fuzz sim test-galera docs deps clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -21,10 +21,16 @@ run: build ## the server on its embedded default: 127.0.0.1:6380, state in ./dat
 	./bin/redleaf
 
 deps: ## what the tests need, from Debian's packages (needs root where something is missing)
-	@sh scripts/deps.sh
+	@sh scripts/deps.sh base clients
 
 test: deps ## every test, on real services started in temporary folders
 	$(GO) test $(TEST_FLAGS) ./...
+
+clients: ## client libraries of six languages against a real server; part of make test
+	@sh scripts/deps.sh clients
+	@# The compiled test itself, so that its count is the last line.
+	$(GO) test -c -o bin/clients.test ./scripts/clients
+	cd scripts/clients && ../../bin/clients.test -test.v -test.timeout=10m -test.run '^TestMatrix$$'
 
 race: deps ## the same under the race detector, with the assertions of DESIGN.md compiled in
 	CGO_ENABLED=1 $(GO) test -race -tags invariants $(TEST_FLAGS) ./...
