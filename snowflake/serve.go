@@ -337,6 +337,7 @@ func (g *Generator) extendOnce(ctx context.Context, i *issuer) bool {
 		win, err = i.worker.Extend(ctx, at)
 		g.extends.Add(1)
 	}
+	i.until.Store(max(i.until.Load(), win.Until-i.epoch)) // beside an error too: the last of a window that grows no more
 	if err != nil {
 		var no *NoWorkerError
 		if !errors.As(err, &no) {
@@ -348,7 +349,6 @@ func (g *Generator) extendOnce(ctx context.Context, i *issuer) bool {
 				Msg("the worker's window could not be extended; IDs flow until it is used up")
 		}
 	} else {
-		i.until.Store(max(i.until.Load(), win.Until-i.epoch))
 		i.asked.Store(false)
 	}
 	i.mu.Lock()

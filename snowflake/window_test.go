@@ -136,6 +136,27 @@ func TestExtensionFails(t *testing.T) {
 	}
 }
 
+// A window that grows no more, as without ZooKeeper, is used to its last millisecond.
+func TestWindowToItsEnd(t *testing.T) {
+	mem := workertest.NewMem(1)
+	mem.Most = noon + 10_000
+	bubble(t, setup{mem: mem}, func(t *testing.T, r *rig) {
+		var last int64
+		var err error
+		for err == nil {
+			var ms int64
+			if ms, err = r.try(); err == nil {
+				last = ms
+			}
+			time.Sleep(time.Millisecond)
+		}
+		var no *snowflake.NoWorkerError
+		if !errors.As(err, &no) || last != noon+10_000 {
+			t.Errorf("%v after %d", err, last)
+		}
+	})
+}
+
 // An extension that never ends: callers are refused within two seconds (I12), and it is over when it returns.
 func TestExtensionHangs(t *testing.T) {
 	bubble(t, setup{}, func(t *testing.T, r *rig) {

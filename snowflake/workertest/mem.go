@@ -24,11 +24,13 @@ type Op struct {
 type Mem struct {
 	// Reserve is what Extend adds to the timestamp it was asked for. 0: nothing.
 	Reserve time.Duration
-	mu      sync.Mutex
-	slots   []slot
-	fault   func(Op) (apply bool, err error)
-	time    func() (int64, error)
-	skew    time.Duration
+	// Most is the highest timestamp granted, Unix ms; an Extend that asks for more gets an error and what there is. 0: no limit.
+	Most  int64
+	mu    sync.Mutex
+	slots []slot
+	fault func(Op) (apply bool, err error)
+	time  func() (int64, error)
+	skew  time.Duration
 }
 
 type slot struct {
@@ -255,6 +257,9 @@ func (w *memWorker) Extend(ctx context.Context, ts int64) (snowflake.Window, err
 	}
 	apply, err := w.ids.mem.call(Op{Call: "extend", Name: w.ids.name, Worker: w.id, At: ts})
 	want := max(ts+w.ids.mem.Reserve.Milliseconds(), w.until.Load())
+	if most := w.ids.mem.Most; most != 0 {
+		want = max(min(want, most), w.until.Load())
+	}
 	if apply && !w.ids.mem.write(w, want, false) {
 		return w.Window(), &snowflake.NoWorkerError{Cause: fmt.Errorf("worker %d is no longer ours", w.id)}
 	}
@@ -262,6 +267,9 @@ func (w *memWorker) Extend(ctx context.Context, ts int64) (snowflake.Window, err
 		return w.Window(), &snowflake.NoWorkerError{Cause: err}
 	}
 	w.until.Store(want)
+	if want < ts {
+		return w.Window(), &snowflake.NoWorkerError{Cause: fmt.Errorf("worker %d may issue up to %d", w.id, want)}
+	}
 	return w.Window(), nil
 }
 
