@@ -625,7 +625,7 @@ func (r *Registry) recyclable(v *view, avoid int64) []candidate {
 // exhausted says who holds the numbers, and when the next one may be free.
 func (r *Registry) exhausted(v *view) *wait {
 	var holders []string
-	held, leafs, broken := 0, 0, 0
+	held, leafs, broken, past := 0, 0, 0, 0
 	next := int64(-1)
 	for i, s := range v.slots {
 		n := v.lo + int64(i)
@@ -637,6 +637,9 @@ func (r *Registry) exhausted(v *view) *wait {
 			leafs++
 			continue
 		case s.State == slotFree:
+			if n < v.counter {
+				past++
+			}
 			continue
 		}
 		held++
@@ -657,6 +660,9 @@ func (r *Registry) exhausted(v *view) *wait {
 	}
 	if broken > 0 {
 		text += fmt.Sprintf(", %d have a slot that is missing or unreadable", broken)
+	}
+	if past > 0 {
+		text += fmt.Sprintf(", %d were never claimed and stay unused, because the counter of %s is at %d and somebody else may have had them (only when no Leaf and no instance runs may %s be deleted, and redleaf -bootstrap be run again)", past, r.p.forever(), v.counter, r.p.forever())
 	}
 	if next > v.now {
 		text += fmt.Sprintf("; the next window ends in %s unless it is renewed", (time.Duration(next-v.now) * time.Millisecond).Round(time.Second))

@@ -64,6 +64,9 @@ func (p *simProc) leafInit(ctx context.Context) (int64, string, bool) {
 		}
 		names, _, err := p.conn.Children(ctx, pp.forever())
 		if errors.Is(err, errNoNode) {
+			if p.h.s.o.scheme != "leaf" {
+				return 0, "", err // a Leaf that starts on a wiped ensemble takes 0, whoever has it: its own fault
+			}
 			path, err := create()
 			if err != nil {
 				return 0, "", err
