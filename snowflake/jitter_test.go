@@ -60,7 +60,7 @@ func TestAnyClock(t *testing.T) {
 				return deed{what: "append", n: rapid.IntRange(1, 300).Draw(rt, "n")}
 			}
 			return deed{what: "next", n: rapid.IntRange(1, 20).Draw(rt, "n")}
-		}), 1, 40).Draw(rt, "deeds")
+		}), 15, 60).Draw(rt, "deeds")
 		var wrong string
 		synctest.Test(t, func(t *testing.T) { wrong = run.do() })
 		if wrong != "" {
