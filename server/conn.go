@@ -272,7 +272,8 @@ func (c *conn) write(out []byte) []byte {
 		c.drop()
 		c.g.Kill()
 	}
-	return out[:0]
+	c.out = out[:0] // should the handler panic now, nothing is sent twice
+	return c.out
 }
 
 // spill writes out when it has grown: what one command may answer is bounded, what a batch of them may is not.

@@ -227,14 +227,21 @@ func TestPanics(t *testing.T) {
 		}
 		c.closed()
 	}
+	// What was written before a wait is not written again.
+	r.server.table.byName["randomkey"].run = func(c *conn, _ [][]byte, out []byte) []byte { c.beforeWait(out); panic("late bug") }
+	late := r.dial()
+	late.send(laneStream([]string{"ECHO a", "RANDOMKEY"}, ""))
+	wantReply(t, "ECHO", late.reply(), "$1\r\na\r\n")
+	wantReply(t, "RANDOMKEY", late.reply(), "-"+errInternal+"\r\n")
+	late.closed()
 	m := r.dial()
 	m.wantLine("+OK\r\n", "MULTI")
 	m.wantLine("+QUEUED\r\n", "LOLWUT")
 	m.send(wire("EXEC"))
 	m.reply() // the array's beginning may be there
 	bystander.wantLine(":1\r\n", "INCR order")
-	if n := r.server.Stats().Panics; n != 3 {
-		t.Errorf("%d panics counted, want 3", n)
+	if n := r.server.Stats().Panics; n != 4 {
+		t.Errorf("%d panics counted, want 4", n)
 	}
 	if s := log.String(); !strings.Contains(s, "slow bug") || !strings.Contains(s, "hot bug") || !strings.Contains(s, "server_test.go") {
 		t.Errorf("the log does not tell where: %s", s)
