@@ -309,6 +309,17 @@ func (c *conn) session(ctx context.Context, v map[string]string) error {
 	if on(v["log_bin"]) && v["sync_binlog"] != "1" && !c.cluster {
 		c.s.warn(fmt.Sprintf("the database at %s writes a binary log with sync_binlog=%s: after a crash its replicas may lack grants. Set it to 1", c.key, v["sync_binlog"]))
 	}
+	// A node that has not yet applied what another committed shows an older beat: it must not look like one that went back.
+	switch {
+	case strings.HasPrefix(c.server, "galera:"):
+		if err := c.exec(ctx, "SET SESSION wsrep_sync_wait = 7"); err != nil {
+			return err
+		}
+	case strings.HasPrefix(c.server, "group:"):
+		if err := c.exec(ctx, "SET SESSION group_replication_consistency = 'BEFORE'"); err != nil {
+			return err
+		}
+	}
 	// The guard reads redleaf_server under a lock; with READ COMMITTED servers may read it as it was when the statement began.
 	return c.exec(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 }

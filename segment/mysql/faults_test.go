@@ -25,7 +25,7 @@ type drawing struct {
 	wg     sync.WaitGroup
 	mu     sync.Mutex
 	grants int
-	last   time.Time
+	err    error // the last one
 }
 
 func draw(t *testing.T, stores ...*Store) *drawing {
@@ -45,13 +45,15 @@ func draw(t *testing.T, stores ...*Store) *drawing {
 					floor = g.Hi
 					d.mu.Lock()
 					d.grants++
-					d.last = time.Now()
 					d.mu.Unlock()
 				case ctx.Err() != nil:
 				case !errors.As(err, &un):
 					t.Errorf("Reserve: %T %v", err, err)
 					return
 				default:
+					d.mu.Lock()
+					d.err = err
+					d.mu.Unlock()
 					time.Sleep(10 * time.Millisecond) // back off, as the engine does
 				}
 			}
@@ -72,7 +74,9 @@ func (d *drawing) flows(t *testing.T) time.Duration {
 	start, n := time.Now(), d.count()
 	for d.count() < n+5 {
 		if time.Since(start) > 30*time.Second {
-			t.Fatal("no grants 30 s after the cure")
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			t.Fatalf("no grants 30 s after the cure: %v", d.err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
