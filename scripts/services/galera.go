@@ -127,7 +127,7 @@ var recovered = regexp.MustCompile(`Recovered position: ?([0-9a-f-]+):(-?\d+)`)
 // StartAll begins the cluster again when no server runs: with the server that is furthest, as an operator has to.
 func (g *Galera) StartAll() {
 	g.t.Helper()
-	first, furthest := -1, int64(-2)
+	first, furthest, position := -1, int64(-2), ""
 	for i, m := range g.Nodes {
 		if m.daemon.Alive() {
 			g.t.Fatalf("%s still runs", m.daemon.Name)
@@ -147,6 +147,7 @@ func (g *Galera) StartAll() {
 		at, err := strconv.ParseInt(string(found[len(found)-1][2]), 10, 64)
 		if err == nil && at > furthest {
 			first, furthest = i, at
+			position = string(found[len(found)-1][1]) + ":" + string(found[len(found)-1][2])
 		}
 	}
 	if first < 0 {
@@ -161,7 +162,8 @@ func (g *Galera) StartAll() {
 		g.t.Fatalf("%v", err)
 	}
 	m := g.Nodes[first]
-	m.daemon.Args = append(m.args[:len(m.args):len(m.args)], "--wsrep-new-cluster")
+	// Without its position the server would begin a cluster of another name, as the system's own start script never does.
+	m.daemon.Args = append(m.args[:len(m.args):len(m.args)], "--wsrep-new-cluster", "--wsrep-start-position="+position)
 	m.Start()
 	for i, m := range g.Nodes {
 		if i != first {
