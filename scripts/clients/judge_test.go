@@ -402,3 +402,18 @@ func TestJudge(t *testing.T) {
 		t.Errorf("the ID 10 twice: %q", v)
 	}
 }
+
+// TestMissingLibrary shows that a library that is not installed is a failure of all its checks, and says what to do.
+func TestMissingLibrary(t *testing.T) {
+	c := client{name: "x", command: program("/nowhere/interpreter", "python/client.py")}
+	err := runProgram(t, c, &session{ctx: t.Context(), out: func(line) {}})
+	if err == nil || !strings.Contains(err.Error(), "scripts/deps.sh clients") {
+		t.Fatalf("error %v, want one that names scripts/deps.sh clients", err)
+	}
+	results := newScore()
+	results.add(mode{}, c, newJudge(time.Now()).client(mode{}, c, asked(c, mode{}), nil, err))
+	libraries, checks, failed := results.count()
+	if libraries != 0 || checks != 15 || failed != 15 {
+		t.Errorf("%d libraries, %d checks, %d failed; want 0, 15, 15", libraries, checks, failed)
+	}
+}
