@@ -177,8 +177,9 @@ func TestLogin(t *testing.T) {
 	// The password may come from elsewhere; and a server that wants another one is found again when it is put right.
 	o := options(strings.Replace(good, ":"+services.Password, "", 1))
 	o.Password = services.Password
-	s := open(t, o)
-	awaitGrants(t, s)
+	awaitGrants(t, open(t, o))
+	o.DSNs[0] = services.User + "@unix(" + shared.db.Dir() + "/s)/" + name
+	awaitGrants(t, open(t, o))
 }
 
 func TestNotADatabase(t *testing.T) {
@@ -275,6 +276,40 @@ func TestInsertIDChanged(t *testing.T) {
 				t.Errorf("the row was burnt to %d by %d refills", n, moves)
 			}
 		})
+	}
+}
+
+// leaf R10: a proxy that refuses the statement (Vitess answers 1235).
+func TestInsertIDRefused(t *testing.T) {
+	t.Parallel()
+	name := database(t, leafTable)
+	sqlOn(t, shared.db, "INSERT INTO "+name+".leaf_alloc (biz_tag, max_id, step) VALUES ('a', 5000, 10)")
+	p := proxy.Start(t, shared.db.Addr())
+	var mu sync.Mutex
+	armed := false
+	p.Rewrite(func(d proxy.Dir, b []byte) []byte {
+		mu.Lock()
+		defer mu.Unlock()
+		if d == proxy.ToServer {
+			armed = bytes.Contains(b, []byte("LAST_INSERT_ID"))
+			return b
+		}
+		if !armed {
+			return b
+		}
+		armed = false
+		body := append([]byte{0xff, 0xd3, 0x04}, "#42000LAST_INSERT_ID(expr) is not supported"...)
+		return append([]byte{byte(len(body)), 0, 0, 1}, body...)
+	})
+	s := open(t, options(shared.db.DSNAt(p.Addr(), "", name)))
+	for range 3 {
+		_, err := pulse(t, s)
+		refused(t, err, "1235", "connect to the database directly")
+		_, err = s.Reserve(t.Context(), "a", 10, 0)
+		refused(t, err, "1235")
+	}
+	if n := shared.db.QueryInt("SELECT max_id FROM " + name + ".leaf_alloc"); n != 5000 {
+		t.Errorf("the row was burnt to %d", n)
 	}
 }
 

@@ -56,7 +56,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		}
 		err = s.classify(err)
 		if len(s.endpoints) > 1 {
-			s.warn(fmt.Sprintf("node %s is passed over: %v", e.addr, err))
+			s.warnAs("node "+e.addr, fmt.Sprintf("node %s is passed over: %v", e.addr, err))
 		}
 		// Of several faults, the one that waiting may cure is the better news.
 		var un *segment.UnavailableError

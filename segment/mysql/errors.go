@@ -8,7 +8,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/rs/zerolog"
@@ -121,6 +123,10 @@ func (s *Store) classify(err error) error {
 	case errors.Is(err, driver.ErrBadConn):
 		return &segment.UnavailableError{Cause: fmt.Errorf("the database at %s refuses writes or closes its connections", s.addrs())}
 	}
+	// Without this machine's own port, which is another one each time: a text that stays is logged once.
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		err = fmt.Errorf("%s: %w", op.Op, op.Err)
+	}
 	return &segment.UnavailableError{Cause: fmt.Errorf("the database at %s (segment.mysql.dsn) can't be reached: %w", s.addrs(), err)}
 }
 
@@ -181,11 +187,16 @@ func (s *Store) tell(err error) {
 	}
 }
 
-// warn logs a fault that is served with, once per text.
-func (s *Store) warn(text string) {
+// warn logs a fault that is served with, once.
+func (s *Store) warn(text string) { s.warnAs(text, text) }
+
+// warnAs is warn for texts that vary: one in ten minutes for each key.
+func (s *Store) warnAs(key, text string) {
 	s.mu.Lock()
-	again := s.warned[text]
-	s.warned[text] = true
+	at, again := s.warned[key]
+	if again = again && (key == text || time.Since(at) < 10*time.Minute); !again {
+		s.warned[key] = time.Now()
+	}
 	s.mu.Unlock()
 	if !again {
 		s.log.Warn().Msg(text)

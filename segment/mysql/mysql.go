@@ -96,7 +96,7 @@ type Store struct {
 	skipping    chan struct{} // closed when the skip in progress has ended
 	skipErr     error
 	told        string
-	warned      map[string]bool
+	warned      map[string]time.Time
 	window      window
 }
 
@@ -124,7 +124,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		check: o.Check, skipBy: o.FailoverSkip, autoCreate: o.AutoCreate, memory: o.Memory, log: o.Log,
-		syncing: make(chan struct{}, 1), probed: map[string]time.Time{}, schemaAt: map[string]time.Time{}, warned: map[string]bool{},
+		syncing: make(chan struct{}, 1), probed: map[string]time.Time{}, schemaAt: map[string]time.Time{}, warned: map[string]time.Time{},
 	}
 	for _, dsn := range o.DSNs {
 		e, err := parseDSN(dsn, &o)

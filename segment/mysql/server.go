@@ -101,6 +101,11 @@ func (s *Store) sync(ctx context.Context) error {
 	case s.syncing <- struct{}{}:
 		defer func() { <-s.syncing }()
 	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.connErr != nil {
+			return s.connErr // why it takes so long
+		}
 		return ctx.Err()
 	}
 	return s.syncLocked(ctx)
@@ -289,7 +294,7 @@ func (s *Store) remember(m mark) {
 		err = s.memory.Note(s.noteName(), string(b))
 	}
 	if err != nil {
-		s.warn("the beat can't be kept in data_dir: a database that goes back while this instance is down is noticed later. " + err.Error())
+		s.warnAs("note", "the beat can't be kept in data_dir: a database that goes back while this instance is down is noticed later. "+err.Error())
 	}
 }
 
@@ -347,7 +352,7 @@ func (s *Store) floorsOnly(err error) bool {
 	s.mu.Lock()
 	s.without = time.Now()
 	s.mu.Unlock()
-	s.warn(fmt.Sprintf("the account may not make or write %s (%v): a database that goes back is seen by the floors of this instance alone, and ranges of instances that are gone can repeat. GRANT it CREATE, or make the table with scripts/schema.sql and GRANT SELECT, INSERT, UPDATE on it", serverTable, err))
+	s.warnAs("floors", fmt.Sprintf("the account may not make or write %s (%v): a database that goes back is seen by the floors of this instance alone, and ranges of instances that are gone can repeat. GRANT it CREATE, or make the table with scripts/schema.sql and GRANT SELECT, INSERT, UPDATE on it", serverTable, err))
 	return true
 }
 
