@@ -161,6 +161,7 @@ type guard struct {
 	listeners []*guardListener
 	conns     map[*guardConn]struct{}
 	empty     chan struct{} // closed when draining and conns is empty
+	sweeping  bool
 }
 
 // newGuard returns a guard with no listeners.
@@ -329,7 +330,38 @@ func (g *guard) add(c *guardConn) (ok, draining bool) {
 		return false, false
 	}
 	g.conns[c] = struct{}{}
+	if !g.sweeping && c.raw != nil {
+		g.sweeping = true
+		go g.sweep()
+	}
 	return true, false
+}
+
+// sweepEvery is how late, at most twice over, the end of a stream may be noticed that came along with the last bytes.
+const sweepEvery = 100 * time.Millisecond
+
+// sweep looks after connections that wait without having read until there was nothing: the ones that did so for a whole round
+// are made to read once. A busy connection never waits that long, so it pays nothing; one that falls idle pays one read. It
+// runs while there are connections.
+func (g *guard) sweep() {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for range tick.C {
+		g.mu.Lock()
+		if len(g.conns) == 0 {
+			g.sweeping = false
+			g.mu.Unlock()
+			return
+		}
+		for c := range g.conns {
+			parks := c.parks.Load()
+			if parks&1 == 1 && parks == c.swept {
+				c.wake()
+			}
+			c.swept = parks
+		}
+		g.mu.Unlock()
+	}
 }
 
 func (g *guard) remove(c *guardConn) {

@@ -58,11 +58,16 @@ type guardConn struct {
 	in, sent atomic.Uint64
 	closed   atomic.Bool
 	killed   atomic.Bool
+
+	// For the sweep: parks moves by 2 with each wait, and is odd in one that began without a read that found nothing.
+	parks atomic.Uint64
+	swept uint64 // parks when the sweep last came by; guarded by guard.mu
 }
 
 // guardIO is what passes between a system call and its caller.
 type guardIO struct {
 	n       int
+	room    int // for a read
 	err     error
 	send    []byte
 	waiting bool // a write found the socket full
@@ -192,16 +197,11 @@ func (c *guardConn) read(p []byte) (int, error) {
 		switch c.f.next() {
 		case frameWhole:
 			if open && c.f.cmd.n <= frameViews {
-				out, ok := c.lane.Serve(c, &c.f.cmd, c.space())
+				ok, err := c.answer()
+				if err != nil {
+					return 0, err
+				}
 				if ok {
-					c.out = out
-					c.f.take()
-					c.turn++
-					if len(out) >= guardFlush {
-						if err := c.flush(); err != nil {
-							return 0, err
-						}
-					}
 					continue
 				}
 			}
@@ -215,10 +215,7 @@ func (c *guardConn) read(p []byte) (int, error) {
 			if err := c.flush(); err != nil {
 				return 0, err
 			}
-			if c.turn >= guardTurn {
-				c.turn = 0
-				runtime.Gosched()
-			}
+			c.yield()
 			if err := c.fill(p); err != nil {
 				return 0, err
 			}
@@ -367,8 +364,10 @@ func (c *guardConn) fill(p []byte) error {
 			c.io.n, err = c.wait(p)
 		}
 		if n := c.io.n; n > 0 {
-			c.in.Add(uint64(n))
-			c.served = c.served || c.g.draining.Load()
+			if c.raw == nil {
+				c.in.Add(uint64(n))
+				c.served = c.served || c.g.draining.Load()
+			}
 			return nil
 		}
 		switch {
@@ -391,9 +390,10 @@ func (c *guardConn) fill(p []byte) error {
 			}
 			return c.end(p, nil, io.EOF)
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			if !c.waited {
-				// The deadline of an earlier wait passed while the connection
-				// was busy; a socket then refuses to look for bytes.
+			if !c.waited || c.armed.IsZero() || time.Now().Before(c.armed) {
+				// Nobody's time is up: the sweep wants a read, or the deadline
+				// of an earlier wait passed while the connection was busy, and
+				// a socket then refuses to look for bytes.
 				c.nc.SetReadDeadline(time.Time{})
 				c.armed = time.Time{}
 				continue
@@ -450,6 +450,75 @@ func (c *guardConn) sip() bool {
 	return c.io.n > 0
 }
 
+// hot lets the lane answer what was read. done: there is nothing left for anybody else, and the replies are written.
+func (c *guardConn) hot() (done bool, err error) {
+	if !c.begin() {
+		return false, nil
+	}
+	for {
+		switch c.f.next() {
+		case frameWhole:
+			if c.f.cmd.n > frameViews {
+				return false, nil
+			}
+			ok, err := c.answer()
+			if !ok || err != nil {
+				return false, err
+			}
+		case frameMore:
+			if err := c.flush(); err != nil {
+				return false, err
+			}
+			c.yield()
+			if c.ender != nil {
+				c.ender.End(c)
+			}
+			return true, nil
+		default:
+			return false, nil
+		}
+	}
+}
+
+// answer lets the lane answer the command at hand.
+func (c *guardConn) answer() (ok bool, err error) {
+	out, ok := c.lane.Serve(c, &c.f.cmd, c.space())
+	if !ok {
+		return false, nil
+	}
+	c.out = out
+	c.f.take()
+	c.turn++
+	if len(out) >= guardFlush {
+		err = c.flush()
+	}
+	return true, err
+}
+
+// yield gives the processor to others after a bounded amount of work.
+func (c *guardConn) yield() {
+	if c.turn >= guardTurn {
+		c.turn = 0
+		runtime.Gosched()
+	}
+}
+
+// park prepares a wait for bytes. unsure: the socket is known to be empty, but an end of the stream may have been overlooked.
+// false: a drain has begun, there is no waiting.
+func (c *guardConn) park(unsure bool) bool {
+	c.rest()
+	if !c.arm() {
+		c.io.n, c.io.err = 0, io.EOF
+		return false
+	}
+	next := c.parks.Load()&^1 + 2
+	if unsure {
+		next++
+	}
+	c.parks.Store(next)
+	return true
+}
+
 // arm sets the read deadline for the wait that follows. It returns false when
 // a drain has begun. The order matters: a drain raises its flag before it sets
 // a deadline in the past, so either the flag is seen here or that deadline
@@ -472,7 +541,7 @@ func (c *guardConn) arm() bool {
 	return !c.g.draining.Load()
 }
 
-// wake ends a wait of Read, for the drain.
+// wake ends a wait of Read, for the drain and the sweep.
 func (c *guardConn) wake() { guardSocket(c.nc).SetReadDeadline(time.Unix(1, 0)) }
 
 // Write writes replies of redcon. It returns when the kernel has taken them

@@ -968,3 +968,26 @@ func TestGuardIdleMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestGuardEndBehindBytes: an end of the stream that arrives together with the last command is noticed, although the wait behind
+// that command begins without a read that finds nothing.
+func TestGuardEndBehindBytes(t *testing.T) {
+	rig := startRig(t, rigOptions{})
+	for range 20 {
+		c, err := net.Dial("tcp", rig.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("*2\r\n$4\r\nINCR\r\n$5\r\norder\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if reply, err := io.ReadAll(c); err != nil || !bytes.HasPrefix(reply, []byte(":")) {
+			t.Fatalf("%q, %v: want a reply and the end", reply, err)
+		}
+	}
+}

@@ -3,7 +3,6 @@
 package server
 
 import (
-	"io"
 	"net"
 	"syscall"
 	"time"
@@ -26,18 +25,32 @@ func guardRaw(nc net.Conn) syscall.RawConn {
 	return nil
 }
 
-// tryRead reads once, for net's poller: false makes it wait and call again.
-// Buffers are given back and deadlines set only then.
+// tryRead reads and lets the lane answer, for net's poller: false makes it wait and call again. It stays in here as long as
+// the lane has an answer to everything, for one reason: a read that brought less than there was room for has emptied the
+// socket, so the next wait needs no read that finds nothing. That holds only between two calls of the poller: a new Read begins
+// by forgetting what arrived before it. What such a wait can miss is an end of the stream that came along with the bytes; the
+// guard's sweep asks after it (see guard.sweep).
 func (c *guardConn) tryRead(fd uintptr) bool {
-	if c.take(fd) {
-		return true
+	for c.take(fd) {
+		n := c.io.n
+		if n == 0 || c.io.err != nil {
+			return true
+		}
+		full := n == c.io.room
+		c.in.Add(uint64(n))
+		c.served = c.served || c.g.draining.Load()
+		switch done, err := c.hot(); {
+		case err != nil:
+			c.io.n, c.io.err = 0, err
+			return true
+		case !done:
+			c.io.n, c.io.err = n, nil
+			return true
+		case !full:
+			return !c.park(true)
+		}
 	}
-	c.rest()
-	if !c.arm() {
-		c.io.err = io.EOF
-		return true
-	}
-	return false
+	return !c.park(false)
 }
 
 // take reads into the frame's buffer; false means that nothing is there.
@@ -47,6 +60,7 @@ func (c *guardConn) take(fd uintptr) bool {
 		c.io.n, c.io.err = 0, errGuardInput
 		return true
 	}
+	c.io.room = len(b)
 	for {
 		n, err := syscall.Read(int(fd), b)
 		switch err {

@@ -59,18 +59,21 @@ func (s *sampler) add(tags []engine.TagInfo, now time.Time) {
 	s.tags = next
 }
 
-// line draws a tag's rates into a box of 100 × 20: the last five minutes, now at the right.
+// line draws a tag's rates into a box of 100 × 20, now at the right: all samples, but not less than half a minute.
 func (s *sampler) line(tag string, now time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := s.tags[tag]
-	top := 1.0
+	top, span := 1.0, 30*time.Second
+	if len(list) > 0 {
+		span = max(span, now.Sub(list[0].at))
+	}
 	for _, p := range list {
 		top = max(top, p.rate)
 	}
 	var b strings.Builder
 	for _, p := range list {
-		x := 100 * (1 - now.Sub(p.at).Seconds()/sparkSpan.Seconds())
+		x := 100 * (1 - now.Sub(p.at).Seconds()/span.Seconds())
 		fmt.Fprintf(&b, "%.1f,%.1f ", min(max(x, 0), 100), 19-18*p.rate/top)
 	}
 	return strings.TrimSpace(b.String())
@@ -154,14 +157,18 @@ func (a *Admin) pageTags(d *pageData, s engine.Stats, now time.Time) {
 	least, which, rate := time.Duration(-1), "", 0.0
 	for _, t := range tags {
 		rate += t.Rate
-		if t.Runway >= 0 && t.State == "ready" && (least < 0 || t.Runway < least) {
+		stopped := t.State == "regressed" || t.State == "missing"
+		if t.Runway >= 0 && !stopped && (least < 0 || t.Runway < least) {
 			least, which = t.Runway, t.Tag
 		}
 		p := pageTag{
 			Tag: t.Tag, State: t.State, Rate: rateText(t.Rate), Spark: a.rates.line(t.Tag, now), Runway: "no demand", Bar: 1,
 			Last: digits(t.Last), Remaining: digits(t.Remaining), Span: digits(t.Span), Waits: count(t.Waits), Burnt: count(t.Burnt),
 		}
-		if t.Runway >= 0 {
+		switch {
+		case stopped:
+			p.Runway, p.Bar = "stopped", 0
+		case t.Runway >= 0:
 			p.Runway, p.Bar = age(t.Runway), min(1, t.Runway.Seconds()/longRunway.Seconds())
 		}
 		if t.Err != nil {
@@ -214,10 +221,10 @@ func snowflakeFacts(s engine.IDStatus, now time.Time) []pageFact {
 		{"worker number", worker, bad(s.Worker < 0, "bad")},
 		{"registry", s.Registry + ", " + s.RegistryStatus.State, bad(s.RegistryStatus.State != "serving", "warn")},
 		{"goes on without it for", window, ""},
-		{"clock against monotonic time", s.DriftMono.Round(time.Millisecond).String(), bad(s.DriftMono.Abs() > time.Second, "warn")},
+		{"clock against monotonic time", offset(s.DriftMono), bad(s.DriftMono.Abs() > time.Second, "warn")},
 	}
 	if s.SkewOK {
-		f = append(f, pageFact{"clock against the registry's", s.Skew.Round(time.Millisecond).String(), bad(s.Skew.Abs() > time.Second, "warn")})
+		f = append(f, pageFact{"clock against the registry's", offset(s.Skew), bad(s.Skew.Abs() > time.Second, "warn")})
 	}
 	f = append(f,
 		pageFact{"rollbacks waited", count(s.RollbacksWaited), bad(s.RollbacksWaited > 0, "warn")},
@@ -291,6 +298,14 @@ func age(d time.Duration) string {
 		return fmt.Sprintf("%.0f days", d.Hours()/24)
 	}
 	return fmt.Sprintf("%.0f years", d.Hours()/24/365)
+}
+
+// offset is a clock's distance from another one.
+func offset(d time.Duration) string {
+	if d.Abs() < 10*time.Second {
+		return fmt.Sprintf("%+d ms", d.Milliseconds())
+	}
+	return d.Round(time.Second).String()
 }
 
 // count groups digits by threes.
