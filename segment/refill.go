@@ -585,6 +585,13 @@ func (a *Allocator) fetch(ctx context.Context, t *tag) error {
 		if errors.As(err, &re) || errors.Is(err, ErrNoTag) && floor > 0 {
 			return a.regress(ctx, t, floor)
 		}
+		if errors.Is(err, ErrNoTag) && a.mayCreate(t.name) {
+			// The row went away between being found and the first span.
+			t.mu.Lock()
+			t.job.stage = create
+			t.mu.Unlock()
+			return errNext
+		}
 		return err
 	}
 	// From here on the span is ours, so its bound is the floor, whether or not an ID of it will be given (I6).

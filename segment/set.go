@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // SetMode says under what condition Set acts.
@@ -167,15 +168,25 @@ func (a *Allocator) setLast(t *tag, n int64) {
 // wasSet makes t go on above n, which the store has given to the caller: what is held or in flight at or below n is dropped.
 func (a *Allocator) wasSet(tag string, n int64) {
 	a.neg.forget(tag)
-	if t := a.tags.any(tag); t != nil {
+	// The tag comes into memory if it was not there: from now on its row is compared with this floor.
+	for again := true; again; {
+		t, err := a.tag(tag)
+		if err != nil {
+			break
+		}
 		t.mu.Lock()
-		if !t.gone {
+		if again = t.gone; !t.gone {
 			t.floor = max(t.floor, n+1) // named in a SET here: it counts as granted
 			a.dropSpans(t)              // the row stood at or below n, so all that is held lies below it
 			a.setLast(t, n)
 			a.resume(t)
 			if t.job == nil {
 				t.trouble = nil
+			}
+			if !t.known {
+				t.known, t.step, t.row = true, a.o.Step, n+1
+				t.stepAt = a.o.Now() - time.Hour // to be read with the first refill
+				a.tags.promote(t)
 			}
 		}
 		t.mu.Unlock()
