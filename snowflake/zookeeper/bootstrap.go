@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -263,7 +264,7 @@ func (r *Registry) raiseCounter(ctx context.Context, to int64) error {
 // putBack is what a running instance does when it meets a root without meta, or one that a peer is putting back: ZooKeeper was
 // wiped. Everything it does not know is quarantined for longer than anybody's window can last, so that owners who come later
 // find their number unused. It may stop at any point; the next round, or a peer, goes on.
-func (w *worker) putBack(ctx context.Context) {
+func (w *worker) putBack(ctx context.Context, begun bool) {
 	r := w.r
 	fail := func(err error) {
 		w.trouble("%s was lost in ZooKeeper and can't be put back yet: %v", r.p.base, r.describe(err))
@@ -294,8 +295,23 @@ func (w *worker) putBack(ctx context.Context) {
 		lost = lost || s.missing
 	}
 	r.mu.Lock()
-	fleet, leaf := r.fleet, append([]string(nil), r.leaf...)
+	fleet, leaf, seen := r.fleet, slices.Clone(r.leaf), r.seen
 	r.mu.Unlock()
+	if !begun && !seen && w.record().Leafs > 0 {
+		w.trouble("%s was lost in ZooKeeper, and this instance does not know which numbers are Leaf's: another one must put it back", r.p.base)
+		return
+	}
+	// Leaf's nodes as last seen come first: their processes go on issuing, and never make them again by themselves.
+	for _, name := range leaf {
+		c, ok := parseChild(name)
+		if !ok || strings.Contains(name, "/") {
+			continue
+		}
+		if _, err := r.tree.Create(ctx, r.p.node(name), encode(leafOf(c.id, r.zkNow())), false); err != nil && !errors.Is(err, errExists) {
+			fail(err)
+			return
+		}
+	}
 	m := meta{
 		V: 1, Cluster: w.rec.Cluster, Epoch: r.o.Layout.Epoch, Bits: r.o.Layout.String(), Created: r.zkNow(),
 		Autonomy: fleet.Milliseconds(), State: metaRestoring, Lost: lost,
@@ -321,17 +337,6 @@ func (w *worker) putBack(ctx context.Context) {
 	// Our own number, with the window that we have.
 	if own := slots[w.id-r.o.WorkersLo]; own.missing && r.zkNow() <= w.until.Load() {
 		if err := w.putBackOwn(ctx, z.Version); err != nil && !refused(err) {
-			fail(err)
-			return
-		}
-	}
-	// Leaf's nodes as last seen: their processes go on issuing, and never make them again by themselves.
-	for _, name := range leaf {
-		c, ok := parseChild(name)
-		if !ok || strings.Contains(name, "/") {
-			continue
-		}
-		if _, err := r.tree.Create(ctx, r.p.node(name), encode(leafOf(c.id, r.zkNow())), false); err != nil && !errors.Is(err, errExists) {
 			fail(err)
 			return
 		}

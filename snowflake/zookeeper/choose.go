@@ -96,13 +96,20 @@ func (r *Registry) cluster(ctx context.Context) (meta, int32, *wait) {
 		return stop(never(err))
 	}
 	if m.State != metaMade {
-		if r.o.Bootstrap && m.State == metaMaking {
+		// What is being put back may be finished by anybody, when whoever began it has not: everything that is missing yet is
+		// only reserved.
+		now := r.clock.Boot()
+		if r.restoring == 0 || m.State != metaRestoring {
+			r.restoring = now
+		}
+		if r.o.Bootstrap && m.State == metaMaking || m.State == metaRestoring && now-r.restoring > startWait {
 			if w := r.bootstrap(ctx); w != nil {
 				return stop(*w)
 			}
 		}
 		return stop(waitFor(time.Second, "%s is %q: a running instance is putting the tree back, or a bootstrap was not finished. If nothing runs, do it with redleaf -bootstrap", r.p.meta(), m.State))
 	}
+	r.restoring = 0
 	return m, z.Version, nil
 }
 
@@ -290,7 +297,7 @@ func (r *Registry) count(v *view) {
 			}
 		}
 	}
-	r.leaf = leaf
+	r.leaf, r.seen = leaf, true
 }
 
 // window is how far ahead a renewal may reach: what the unbroken history has earned, and no more than the share of numbers that

@@ -73,7 +73,7 @@ func (r *Registry) claim(ctx context.Context, v *view, c candidate) (*worker, *w
 	// What is about to be sent is durable before it is sent, so that a crash in between leaves a claim that can be told as ours.
 	// Nothing may be issued from the record alone as long as Held is empty or Closed is set.
 	rec := record{
-		Cluster: v.meta.Cluster, Identity: r.o.Identity, Fingerprint: r.fingerprint, Boot: r.boot, Fleet: r.fleetAutonomy().Milliseconds(),
+		Cluster: v.meta.Cluster, Identity: r.o.Identity, Fingerprint: r.fingerprint, Boot: r.boot, Fleet: r.fleetAutonomy().Milliseconds(), Leafs: r.leafs(),
 		Slot: c.n, Intent: stamp{Version: c.slot.version + 1, Gen: s.Gen, Nonce: s.Nonce, Until: s.Until}, LocalUntil: c.base,
 	}
 	if c.resume {

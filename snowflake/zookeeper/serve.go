@@ -284,7 +284,7 @@ func (w *worker) verify(ctx context.Context, sid int64) bool {
 	}
 	z, err := r.tree.Get(ctx, r.p.meta())
 	if errors.Is(err, errNoNode) {
-		w.putBack(ctx)
+		w.putBack(ctx, false)
 		return false // the next round verifies what was put back
 	}
 	if err != nil {
@@ -306,7 +306,7 @@ func (w *worker) verify(ctx context.Context, sid int64) bool {
 	w.metaVersion = z.Version
 	r.learn(m)
 	if m.State == metaRestoring {
-		w.putBack(ctx)
+		w.putBack(ctx, true)
 		return false
 	}
 	for try := 0; ; try++ {
@@ -500,8 +500,8 @@ func (w *worker) renew(ctx context.Context) {
 		w.pending = w.intend(slotHeld, 0)
 	}
 	p := w.pending
-	fleet := r.fleetAutonomy().Milliseconds()
-	if err := w.save(func(rec *record) { rec.Intent, rec.Fleet = p.stamp, fleet }); err != nil {
+	fleet, leafs := r.fleetAutonomy().Milliseconds(), r.leafs()
+	if err := w.save(func(rec *record) { rec.Intent, rec.Fleet, rec.Leafs = p.stamp, fleet, leafs }); err != nil {
 		w.trouble("%v", err)
 		return
 	}
@@ -612,6 +612,16 @@ func (r *Registry) quarantine(ctx context.Context, n int64, version int32, s slo
 // quarantineUntil is beyond every window that anybody can have been granted by now.
 func (r *Registry) quarantineUntil() int64 {
 	return r.zkNow() + (r.fleetAutonomy() + r.o.MaxSkew).Milliseconds()
+}
+
+// leafs is how many nodes of forever are Leaf's.
+func (r *Registry) leafs() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.seen {
+		return r.local.Leafs
+	}
+	return len(r.leaf)
 }
 
 func (r *Registry) fleetAutonomy() time.Duration {

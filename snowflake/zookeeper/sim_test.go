@@ -630,7 +630,7 @@ func (s *sim) oversee() {
 		_, meta := s.e.nodes["/snowflake/sim/meta"]
 		holding := false
 		for _, h := range s.hosts {
-			if h.p != nil && h.p.w != nil {
+			if h.p != nil && h.p.w != nil && h.p.last > simT0+s.now-30_000 {
 				holding = true
 			}
 		}

@@ -50,6 +50,7 @@ type record struct {
 	LocalUntil  int64  `json:"local_until"`
 	Closed      bool   `json:"closed"` // a clean stop began to give the number back: never again without ZooKeeper
 	Fleet       int64  `json:"fleet"`  // ms, meta's largest autonomy as last seen
+	Leafs       int    `json:"leafs"`  // how many nodes of forever were Leaf's, as last seen
 }
 
 // disk is the state file: *os.File, or the simulation's.

@@ -95,6 +95,7 @@ type Registry struct {
 	former    []stamp
 	offline   bool                // a start without ZooKeeper is still possible: nothing was claimed or lost in this process
 	watched   map[string]watching // own nodes of forever, until they stood still
+	restoring time.Duration       // boot clock: since when meta is being put back by somebody else
 	taken     map[int64]int32     // slots whose node Leaf took back: the slot's version when that was seen
 
 	mu     sync.Mutex // guards what follows; held for no I/O
@@ -103,7 +104,8 @@ type Registry struct {
 	st     status
 	zk     zkClock
 	fleet  time.Duration // largest autonomy of any instance, from meta
-	leaf   []string      // nodes of forever that are Leaf's, as last listed
+	leaf   []string      // nodes of forever that are Leaf's, as last listed …
+	seen   bool          // … if it was listed in this process
 }
 
 type status struct {
