@@ -67,7 +67,7 @@ func (l *ledger) give(tag, who string, last, n, before int64, set bool) {
 		}
 		l.owner[tag][id] = who
 	}
-	if last-n+1 <= before {
+	if last-n+1 <= before && last > 0 {
 		l.wrong("%s: %s gave %d after a reply of %d was received", tag, who, last-n+1, before)
 	}
 	l.last[tag+"/"+who] = max(l.last[tag+"/"+who], last)

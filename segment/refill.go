@@ -52,6 +52,7 @@ type job struct {
 type waiter struct {
 	n      int64
 	since  time.Duration
+	warm   bool         // the tag was in use before
 	result chan outcome // holds one, so that whoever serves never waits
 }
 
@@ -122,7 +123,7 @@ func (a *Allocator) join(t *tag, w *waiter) {
 	j := a.start(t)
 	j.waiters = append(j.waiters, w)
 	j.wanted = addCapped(j.wanted, w.n)
-	if t.used() {
+	if w.warm = t.used(); w.warm {
 		t.waited = true
 	}
 }
@@ -186,7 +187,7 @@ func (a *Allocator) served(t *tag, w *waiter) {
 	t.waits++
 	t.waitTime += d
 	a.stats.waits.Add(1)
-	if t.used() {
+	if w.warm {
 		a.stats.warmWaits.Add(1)
 	}
 }
