@@ -101,6 +101,7 @@ type conn struct {
 	server  string // identity of the server or cluster behind it
 	cluster bool   // of a synchronous cluster
 	at      time.Time
+	broken  bool // must not be used again
 }
 
 // What database/sql may ask of a connection is passed on.
@@ -137,6 +138,9 @@ func (c *conn) ResetSession(ctx context.Context) error {
 func (c *conn) IsValid() bool { return !c.stale() && c.Conn.(driver.Validator).IsValid() }
 
 func (c *conn) stale() bool {
+	if c.broken {
+		return true
+	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	return c.at.Before(c.s.connsSince)
@@ -426,10 +430,18 @@ func (c *conn) privileges(ctx context.Context) {
 // Proxies have returned 0, or another statement's value, and then every range would be a wrong one. The row stays as it is.
 func (c *conn) probe(ctx context.Context) error {
 	direct := "Redleaf needs LAST_INSERT_ID(expr) of an UPDATE back: connect to the database directly, not through a proxy that changes it"
+	// Whatever happens to the caller, the transaction must end: the next statement on this connection would be part of it, and
+	// a grant that is never committed is granted again. A connection that can't be sure of it is closed.
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ioTimeout)
+		defer cancel()
+		if c.exec(ctx, "ROLLBACK") != nil {
+			c.broken = true
+		}
+	}()
 	if err := c.exec(ctx, "START TRANSACTION"); err != nil {
 		return err
 	}
-	defer c.exec(ctx, "ROLLBACK")
 	rows, err := c.query(ctx, "SELECT beat FROM "+c.s.table.server()+" WHERE name = ? FOR UPDATE", c.s.table.name)
 	if err != nil || len(rows) != 1 {
 		return err // no row: there will be another probe once it is made

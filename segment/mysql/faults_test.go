@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -340,5 +341,65 @@ func TestOneRoundTrip(t *testing.T) {
 	}
 	if n := questions() - before; n > 52 {
 		t.Errorf("50 refills took %d questions", n)
+	}
+}
+
+// endingContext ends when it is asked for the left-th time whether it has ended: between two statements, that is.
+type endingContext struct {
+	context.Context
+	end  context.CancelFunc
+	left atomic.Int64
+}
+
+func (c *endingContext) Err() error {
+	if c.left.Add(-1) < 0 {
+		c.end()
+	}
+	return c.Context.Err()
+}
+
+// A caller that goes away between the statements of a probe or a fence leaves no transaction behind: the next statement on that connection
+// would be part of it, and a grant that is never committed is granted again.
+func TestCallerGoesAwayInTransaction(t *testing.T) {
+	t.Parallel()
+	name := database(t, leafTable)
+	s := open(t, options(shared.db.DSN("", name)))
+	awaitGrants(t, s)
+	create(t, s, "x", 1)
+	s.db.SetMaxOpenConns(1)
+	var all owned
+	probe := func(ctx context.Context) error {
+		c, dc, err := take(t.Context(), s.db)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return dc.probe(ctx)
+	}
+	floor := int64(0)
+	fence := func(ctx context.Context) error {
+		floor += 1000
+		_, err := s.Fence(ctx, "x", floor, nil)
+		return err
+	}
+	for i := range 60 {
+		left, call := i/2, probe
+		if i%2 == 1 {
+			call = fence
+		}
+		ctx, end := context.WithCancel(t.Context())
+		ending := &endingContext{Context: ctx, end: end}
+		ending.left.Store(int64(left))
+		err := call(ending)
+		end()
+		if left == 0 && err == nil {
+			t.Error("the context that had ended was not looked at")
+		}
+		// What is granted next is committed when it is answered.
+		g := reserve(t, s, "x", 10, 0)
+		all.add(t, "x", g.Span)
+		if bound := shared.db.QueryInt("SELECT max_id FROM " + name + ".leaf_alloc"); bound < g.Hi {
+			t.Fatalf("call %d: [%d, %d) was granted and the row stands at %d (%v)", i, g.Lo, g.Hi, bound, err)
+		}
 	}
 }
