@@ -11,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"os"
@@ -167,6 +168,8 @@ func (p *program) start() error {
 		p.admin = admin.HTTPServer(admin.New(admin.Options{
 			Engine: p.engine, Server: p.server, Require: c.Admin.Require, LeafAPI: c.Admin.LeafAPI, Version: version, Listen: c.Listen[0], Events: p.events,
 		}))
+		// What a stranger's bytes make net/http say is worth a line only to who looks for it.
+		p.admin.ErrorLog = stdlog.New(debugLines{p.part("admin")}, "", 0)
 	}
 	return nil
 }
@@ -263,15 +266,15 @@ func (p *program) listen() error {
 	if c.Bootstrap {
 		return nil
 	}
-	var tlsConfig *tls.Config
+	var resp, http *tls.Config
 	if c.TLS.Cert != "" {
 		certs, err := server.LoadCertificates(c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA)
 		if err != nil {
 			return err
 		}
-		p.certs, tlsConfig = certs, certs.Config()
+		p.certs, resp, http = certs, certs.Config(), certs.HTTPConfig()
 	}
-	open := func(setting, addr string) (net.Listener, error) {
+	open := func(setting, addr string, over *tls.Config) (net.Listener, error) {
 		network := "tcp"
 		if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 			network, addr = "unix", path
@@ -281,20 +284,20 @@ func (p *program) listen() error {
 			return nil, fmt.Errorf("%s %s: %w", setting, addr, err)
 		}
 		p.onClose(func() { ln.Close() })
-		if tlsConfig != nil && network == "tcp" {
-			ln = tls.NewListener(ln, tlsConfig)
+		if over != nil && network == "tcp" {
+			ln = tls.NewListener(ln, over)
 		}
 		return ln, nil
 	}
 	for _, addr := range c.Listen {
-		ln, err := open("listen", addr)
+		ln, err := open("listen", addr, resp)
 		if err != nil {
 			return err
 		}
 		p.listeners = append(p.listeners, server.Listener{Listener: ln, Kind: "resp"})
 	}
 	if c.Admin.Listen != "" {
-		ln, err := open("admin.listen", c.Admin.Listen)
+		ln, err := open("admin.listen", c.Admin.Listen, http)
 		if err != nil {
 			return err
 		}
@@ -536,6 +539,14 @@ func setLevel(level string) {
 	if l, err := zerolog.ParseLevel(level); err == nil {
 		zerolog.SetGlobalLevel(l)
 	}
+}
+
+// debugLines turns a library's lines into ours, at debug.
+type debugLines struct{ log zerolog.Logger }
+
+func (d debugLines) Write(line []byte) (int, error) {
+	d.log.Debug().Msg(strings.TrimSpace(string(line)))
+	return len(line), nil
 }
 
 func (p *program) part(name string) zerolog.Logger { return p.log.With().Str("part", name).Logger() }

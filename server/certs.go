@@ -43,12 +43,23 @@ func (c *Certificates) Reload() error {
 	return nil
 }
 
-// Config is for listeners: it asks for the files as last read at each handshake.
+// Config is for listeners of the Redis protocol: it asks for the files as last read at each handshake.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			return c.current.Load(), nil
+		},
+	}
+}
+
+// HTTPConfig is Config for the HTTP listener, which asks nobody for a certificate: probes and Prometheus have none, and who may
+// draw IDs there is decided by name and password.
+func (c *Certificates) HTTPConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return &c.current.Load().Certificates[0], nil
 		},
 	}
 }
