@@ -21,7 +21,7 @@ run: build ## the server on its embedded default: 127.0.0.1:6380, state in ./dat
 	./bin/redleaf
 
 deps: ## what the tests need, from Debian's packages (needs root where something is missing)
-	@sh scripts/deps.sh base clients
+	@sh scripts/deps.sh all
 
 test: deps ## every test, on real services started in temporary folders
 	$(GO) test $(TEST_FLAGS) ./...
@@ -43,8 +43,18 @@ lint: ## gofmt, go vet, staticcheck
 fmt: ## gofmt -w
 	gofmt -w .
 
+BENCH_FLAGS ?=
+bench: build ## ratios to redis-server in one run on this machine, and Go's benchmarks with allocations
+	@sh scripts/deps.sh base
+	$(GO) test -run '^$$' -bench . -benchmem ./segment ./snowflake ./server
+	$(GO) run ./scripts/bench -redleaf bin/redleaf $(BENCH_FLAGS)
+
+test-galera: deps ## a synchronous cluster of three nodes, one of them killed and brought back (about a minute)
+	$(GO) test -tags galera -run Galera -v ./scripts/services ./segment/mysql
+
 docs: ## write conf/redleaf.toml and README's tables anew from the code
-	$(GO) test . ./conf -run 'Documented' -update
+	$(GO) test ./conf -update
+	$(GO) test . -run Documented -update
 
 clean: ## remove what build made
 	rm -rf bin
