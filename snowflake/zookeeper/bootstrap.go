@@ -418,15 +418,20 @@ func (w *worker) recount(ctx context.Context) {
 	}
 	r.count(v)
 	for _, c := range v.own {
-		if c.number >= lo && c.number <= hi {
-			if s := v.slot(c.number); !s.ok || s.ID == r.o.Identity && s.Node == c.name {
-				continue
-			}
-		} else if c.number >= r.o.WorkersLo && c.number <= r.o.WorkersHi {
-			continue // not in this part
+		s := v.slot(c.number)
+		if inRange := c.number >= r.o.WorkersLo && c.number <= r.o.WorkersHi; inRange && !s.ok || s.ID == r.o.Identity && s.Node == c.name {
+			continue
 		}
-		if _, still, stop := r.standsStill(ctx, c.name); stop == nil && still {
-			r.tree.Multi(ctx, deleteOp(r.p.node(c.name), r.watched[c.name].version))
+		ts, still, stop := r.standsStill(ctx, c.name)
+		if stop != nil || !still {
+			continue
 		}
+		ops := []op{deleteOp(r.p.node(c.name), r.watched[c.name].version)}
+		if s.ok && s.State == slotFree {
+			// The counter has passed this number, so that only a recycler can have it from now on.
+			q := slot{V: 1, Gen: 1, Nonce: r.nonce(), State: slotQuarantined, Until: max(r.quarantineUntil(), ts+leafAhead.Milliseconds())}
+			ops = append(ops, setOp(r.p.slot(c.number), encode(q), s.version))
+		}
+		r.tree.Multi(ctx, ops...)
 	}
 }

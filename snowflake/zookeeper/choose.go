@@ -584,7 +584,11 @@ func (r *Registry) newNode(ctx context.Context, v *view, avoid int64) (*candidat
 			return nil, &w
 		}
 		s := v.slot(c.number)
-		if s.ok && s.State == slotFree && c.number != avoid && len(v.children[c.number]) == 0 && !v.live[c.number] {
+		usable := s.ok && s.State == slotFree && len(v.children[c.number]) == 0 && !v.live[c.number]
+		if usable && c.number == avoid {
+			continue
+		}
+		if usable {
 			return &candidate{n: c.number, slot: s, base: r.floor(v, c.number, 0), node: name}, nil
 		}
 		// Not usable: out of range, or a copied tree already has the number. Nothing was issued with it.

@@ -584,8 +584,13 @@ func (s *sim) wipe() {
 func (s *sim) repair() {
 	h := &simHost{s: s, n: 99, identity: "10.9.9.9:1", fingerprint: "operator", boot: s.bootID(), bootAt: s.now}
 	h.disk = &simDisk{synced: make([]byte, stateSize), cached: make([]byte, stateSize)}
-	if _, ok := s.e.nodes["/snowflake/sim/meta"]; !ok {
+	z, ok := s.e.nodes["/snowflake/sim/meta"]
+	if !ok {
 		return // that would begin a second history
+	}
+	if m, err := decodeMeta(z.data); err == nil {
+		st := &state{disk: h.disk}
+		st.store(record{Cluster: m.Cluster, Slot: -1})
 	}
 	s.bootstrapFrom(h, nil)
 }
