@@ -46,11 +46,12 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	var worst error
-	for _, e := range s.endpoints {
+	for i, e := range s.endpoints {
 		conn, err := c.open(ctx, e)
 		if err == nil {
+			conn.node = i
 			s.mu.Lock()
-			s.connErr = nil
+			s.connErr, s.node = nil, i
 			s.mu.Unlock()
 			return conn, nil
 		}
@@ -72,7 +73,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return nil, worst
 }
 
-func (c *connector) open(ctx context.Context, e endpoint) (driver.Conn, error) {
+func (c *connector) open(ctx context.Context, e endpoint) (*conn, error) {
 	cfg := e.config
 	if c.long {
 		cfg = e.long
@@ -101,6 +102,7 @@ type conn struct {
 	server  string // identity of the server or cluster behind it
 	cluster bool   // of a synchronous cluster
 	at      time.Time
+	node    int  // index of its endpoint
 	broken  bool // must not be used again
 }
 
@@ -143,7 +145,9 @@ func (c *conn) stale() bool {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	return c.at.Before(c.s.connsSince)
+	// Once an earlier node answers again, this instance writes through that one alone: writes of one tag through two nodes only
+	// get into each other's way.
+	return c.at.Before(c.s.connsSince) || c.node > c.s.node
 }
 
 // query reads all rows of a small result.

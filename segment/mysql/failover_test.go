@@ -1,9 +1,11 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -28,12 +30,14 @@ func (o *owned) add(t *testing.T, tag string, g segment.Span) {
 	if o.spans == nil {
 		o.spans = map[string][]segment.Span{}
 	}
-	for _, s := range o.spans[tag] {
-		if g.Lo < s.Hi && s.Lo < g.Hi {
-			t.Errorf("%s: [%d, %d) was granted, and [%d, %d) before", tag, g.Lo, g.Hi, s.Lo, s.Hi)
+	spans := o.spans[tag] // in order
+	i, _ := slices.BinarySearchFunc(spans, g.Lo, func(s segment.Span, lo int64) int { return cmp.Compare(s.Lo, lo) })
+	for _, j := range []int{i - 1, i} {
+		if j >= 0 && j < len(spans) && g.Lo < spans[j].Hi && spans[j].Lo < g.Hi {
+			t.Errorf("%s: [%d, %d) was granted, and [%d, %d) before", tag, g.Lo, g.Hi, spans[j].Lo, spans[j].Hi)
 		}
 	}
-	o.spans[tag] = append(o.spans[tag], g)
+	o.spans[tag] = slices.Insert(spans, i, g)
 }
 
 func failoverOptions(dsn string) Options {

@@ -89,6 +89,7 @@ type Store struct {
 	connsSince  time.Time // older connections are opened anew
 	connErr     error     // of the last attempt to connect
 	connErrAt   time.Time
+	node        int    // index of the endpoint that was connected to last
 	cluster     string // identity of the cluster that all addresses must belong to
 	cols        columns
 	probed      map[string]time.Time
