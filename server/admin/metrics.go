@@ -77,7 +77,9 @@ func (c collector) segment(m sink, stats engine.Stats) {
 	m.counter("segment_waits_total", "Requests that waited for the store.", s.Waits)
 	m.counter("segment_warm_waits_total", "Requests that waited for the store although their tag was in use before.", s.WarmWaits)
 	m.gauge("segment_store_up", "1 while the store answers.", flag(s.StoreErr == nil))
-	m.gauge("segment_store_epoch", "How often the store was seen to go back.", float64(s.Epoch))
+	if s.History != "" { // before the first answer nothing is known: a step from 0 would look like a store that went back
+		m.gauge("segment_store_epoch", "How often the store was seen to go back.", float64(s.Epoch))
+	}
 	m.gauge("segment_grants_paused_seconds", "Time left until the store grants again after it went back.", s.Paused.Seconds())
 	m.gauge("segment_floors_up", "1 while floors can be kept in data_dir.", flag(s.FloorsErr == nil))
 	m.histogram("segment_refill_seconds", "Time of a request to the store for a new range.", server.Histogram{
