@@ -143,7 +143,7 @@ func (p *program) start() error {
 		o.Segment = segment.New(store, floors, segment.Options{
 			AutoCreate: c.Segment.AutoCreate, Step: c.Segment.Step, MaxStep: c.Segment.MaxStep, Target: c.Segment.Target,
 			Check: c.Segment.Check, MaxCount: c.Segment.MaxCount, MaxArray: int64(c.Segment.MaxArray), MaxTags: int64(c.Segment.MaxTags),
-			Log: p.part("segment"),
+			MaxRefills: refills(c.Segment.Store), Log: p.part("segment"),
 		})
 		o.Segment.Start()
 	}
@@ -497,6 +497,15 @@ func (p *program) apply(next conf.Config) error {
 	setLevel(next.Log.Level)
 	p.conf = next
 	return nil
+}
+
+// refills is how many refills run at one time. The embedded store commits all that come together with one fsync, so more of them
+// cost it nothing; a database has a pool of connections.
+func refills(store string) int {
+	if store == "local" {
+		return 256
+	}
+	return 16
 }
 
 func layout(c conf.Config) snowflake.Layout {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// giveBacks is how many tails go back at one time.
+// giveBacks is how many tails go back at one time, at least.
 const giveBacks = 32
 
 // Close stops handing out and, as far as ctx leaves time, gives back what was not used, so that a single instance which is
@@ -62,10 +62,16 @@ func (a *Allocator) Close(ctx context.Context) error {
 			tails = append(tails, tail{t, span, server, floor})
 		}
 	}
+	// Tails that would make the stop late stay holes: a part of the time is kept for the rest of it.
+	giving, cancel := ctx, func() {}
+	if end, ok := ctx.Deadline(); ok {
+		giving, cancel = context.WithDeadline(ctx, end.Add(-time.Until(end)/5))
+	}
+	defer cancel()
 	work := make(chan tail)
 	var wg sync.WaitGroup
 	var back, hole counter
-	for range min(giveBacks, len(tails)) {
+	for range min(max(giveBacks, a.o.MaxRefills), len(tails)) {
 		wg.Go(func() {
 			for w := range work {
 				if a.giveBack(ctx, w.t, w.span, w.server, w.floor) {
@@ -77,7 +83,7 @@ func (a *Allocator) Close(ctx context.Context) error {
 		})
 	}
 	for _, w := range tails {
-		if ctx.Err() != nil {
+		if giving.Err() != nil {
 			hole.add(w.span.Len())
 			continue
 		}
@@ -116,11 +122,10 @@ func (a *Allocator) sealTail(t *tag) (Span, string) {
 	from, left := a.retire(t)
 	tail, server, taint := Span{from, from + left}, cur.server, cur.taint
 	for s := t.next; s != nil; s = s.next {
-		if s.lo != tail.Hi || tail.Len() == 0 || s.server != server {
+		if s.lo != tail.Hi || tail.Len() == 0 || s.server != server || s.taint != taint {
 			tail, server, taint = Span{s.lo, s.lo}, s.server, s.taint
 		}
 		tail.Hi = s.hi()
-		taint = min(taint, s.taint)
 	}
 	t.next = nil
 	running := t.job != nil && t.job.running // a refill did not come home: its result is unknown

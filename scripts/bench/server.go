@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -77,7 +78,10 @@ func startRedleaf(bin string, args ...string) (*server, error) {
 		return nil, err
 	}
 	return start("redleaf", addr, func(dir string) *exec.Cmd {
-		return exec.Command(path, append([]string{"-listen", addr, "-admin", "", "-data-dir", filepath.Join(dir, "data")}, args...)...)
+		if !slices.Contains(args, "-admin") {
+			args = append(args, "-admin", "")
+		}
+		return exec.Command(path, append([]string{"-listen", addr, "-data-dir", filepath.Join(dir, "data")}, args...)...)
 	})
 }
 
