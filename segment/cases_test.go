@@ -75,7 +75,7 @@ func contiguous(t *testing.T, ids []int64, first int64) {
 func TestSmallStepSlowStore(t *testing.T) {
 	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
 		row(db, "order", 1, 10)
-		m.Latency = slow(50 * time.Millisecond)
+		m.Set(func(m *storetest.Mem) { m.Latency = slow(50 * time.Millisecond) })
 		a := run(t, m, nil, segment.Options{})
 		var mu sync.Mutex
 		var ids []int64
@@ -106,20 +106,23 @@ func TestSmallStepSlowStore(t *testing.T) {
 func TestRefillPanics(t *testing.T) {
 	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
 		row(db, "order", 1, 10)
-		broken := true
-		m.Fault = func(op, tag string) (bool, error) {
-			if broken && (op == "Reserve" || op == "Rows" && m.Calls("Rows") == 1) {
-				panic("the thread could not be started")
+		var broken atomic.Bool
+		broken.Store(true)
+		m.Set(func(m *storetest.Mem) {
+			m.Fault = func(op, tag string) (bool, error) {
+				if broken.Load() && (op == "Reserve" || op == "Rows" && m.Calls("Rows") == 1) {
+					panic("the thread could not be started")
+				}
+				return true, nil
 			}
-			return true, nil
-		}
+		})
 		a := run(t, m, nil, segment.Options{})
 		_, err := takeIn(a, 2*time.Second, "order", 1)
 		var again *segment.AgainError
 		if !errors.As(err, &again) || !strings.Contains(err.Error(), "the thread could not be started") {
 			t.Fatalf("Take = %v, want *AgainError that names the cause", err)
 		}
-		broken = false
+		broken.Store(false)
 		if last, err := takeIn(a, 3*time.Second, "order", 1); err != nil || last != 1 {
 			t.Fatalf("Take after the cure = %d, %v; want 1", last, err)
 		}
@@ -131,12 +134,14 @@ func TestStoreHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
 		row(db, "order", 1, 10)
 		var hung atomic.Bool
-		m.Latency = func(op, tag string) time.Duration {
-			if hung.Load() {
-				return time.Hour
+		m.Set(func(m *storetest.Mem) {
+			m.Latency = func(op, tag string) time.Duration {
+				if hung.Load() {
+					return time.Hour
+				}
+				return time.Millisecond
 			}
-			return time.Millisecond
-		}
+		})
 		a := run(t, m, nil, segment.Options{})
 		if _, err := takeIn(a, time.Second, "order", 1); err != nil {
 			t.Fatal(err)
@@ -170,12 +175,14 @@ func TestColdTagIsLoadedOnce(t *testing.T) {
 		}
 		synctest.Wait()
 		before := m.Calls("Reserve")
-		m.Latency = func(op, tag string) time.Duration {
-			if tag == "order" {
-				return 2 * time.Second
+		m.Set(func(m *storetest.Mem) {
+			m.Latency = func(op, tag string) time.Duration {
+				if tag == "order" {
+					return 2 * time.Second
+				}
+				return 0
 			}
-			return 0
-		}
+		})
 		var ids []int64
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -578,7 +585,7 @@ func TestUnknownTags(t *testing.T) {
 			t.Errorf("a tag made here: %d, %v", last, err)
 		}
 		// Names without number: memory is bounded, and lookups go together.
-		m.Latency = slow(20 * time.Millisecond)
+		m.Set(func(m *storetest.Mem) { m.Latency = slow(20 * time.Millisecond) })
 		before := m.Calls("Rows")
 		var wg sync.WaitGroup
 		for i := range 20_000 {
@@ -597,7 +604,7 @@ func TestUnknownTags(t *testing.T) {
 
 // leaf S22, peers S7: a clean stop gives back all, a crash nothing.
 func TestStopAndStartAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
+	bubble(t, func(t *testing.T, db *storetest.DB, _ *storetest.Mem) {
 		row(db, "order", 1, 1000)
 		floors := storetest.NewFloors()
 		next := int64(1)
@@ -620,7 +627,7 @@ func TestStopAndStartAgain(t *testing.T) {
 			}
 		}
 		// kill -9: a process that is no more gives nothing back (peers S25).
-		m = db.Open()
+		m := db.Open()
 		var dead atomic.Bool
 		m.Fault = func(op, tag string) (bool, error) { return !dead.Load(), errOr(dead.Load()) }
 		a := run(t, m, storetest.NewFloors(), segment.Options{})
@@ -764,13 +771,13 @@ func TestTwoServers(t *testing.T) {
 // liar is a store that grants what it must not.
 type liar struct {
 	*storetest.Mem
-	lie func(g segment.Grant) segment.Grant
+	lie atomic.Pointer[func(g segment.Grant) segment.Grant]
 }
 
 func (l *liar) Reserve(ctx context.Context, tag string, n, floor int64) (segment.Grant, error) {
 	g, err := l.Mem.Reserve(ctx, tag, n, floor)
-	if err == nil && l.lie != nil {
-		g = l.lie(g)
+	if lie := l.lie.Load(); err == nil && lie != nil {
+		g = (*lie)(g)
 	}
 	return g, err
 }
@@ -793,7 +800,7 @@ func TestStoreGrantsTwice(t *testing.T) {
 					t.Fatal(err)
 				}
 				synctest.Wait()
-				l.lie = lie
+				l.lie.Store(&lie)
 				last := int64(5)
 				var err error
 				for range 100 {
@@ -810,7 +817,7 @@ func TestStoreGrantsTwice(t *testing.T) {
 				if !errors.As(err, &re) {
 					t.Fatalf("Take = %v after %d, want *RefusedError", err, last)
 				}
-				l.lie = nil
+				l.lie.Store(nil)
 				time.Sleep(10 * time.Second)
 				if id, err := takeIn(a, time.Second, "order", 1); err != nil || id <= last {
 					t.Fatalf("after the cure Take = %d, %v", id, err)
@@ -824,7 +831,7 @@ func TestStoreGrantsTwice(t *testing.T) {
 func TestBurstBurnsLittle(t *testing.T) {
 	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
 		row(db, "order", 1, 1000)
-		m.Latency = slow(2 * time.Millisecond)
+		m.Set(func(m *storetest.Mem) { m.Latency = slow(2 * time.Millisecond) })
 		a := run(t, m, nil, segment.Options{})
 		for range 1000 { // 20,000 IDs in one second
 			for range 20 {
@@ -886,15 +893,19 @@ func TestManyColdTags(t *testing.T) {
 	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
 		row(db, "hot", 1, 1000)
 		var now, most atomic.Int64
-		m.Fault = func(op, tag string) (bool, error) {
-			most.Store(max(most.Load(), now.Load()))
-			now.Add(-1)
-			return true, nil
-		}
-		m.Latency = func(op, tag string) time.Duration {
-			now.Add(1)
-			return 50 * time.Millisecond
-		}
+		m.Set(func(m *storetest.Mem) {
+			m.Fault = func(op, tag string) (bool, error) {
+				most.Store(max(most.Load(), now.Load()))
+				now.Add(-1)
+				return true, nil
+			}
+		})
+		m.Set(func(m *storetest.Mem) {
+			m.Latency = func(op, tag string) time.Duration {
+				now.Add(1)
+				return 50 * time.Millisecond
+			}
+		})
 		a := run(t, m, nil, segment.Options{AutoCreate: []string{"*"}})
 		if _, err := takeIn(a, time.Second, "hot", 1); err != nil {
 			t.Fatal(err)
@@ -1008,9 +1019,9 @@ func TestIdleTags(t *testing.T) {
 // After the store went back every stored floor is compared, those of idle tags too, and lost rows are put back in the pause,
 // above the floor by the skip.
 func TestEveryFloorIsCompared(t *testing.T) {
-	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
+	bubble(t, func(t *testing.T, db *storetest.DB, _ *storetest.Mem) {
 		db.Check, db.Skip = 5*time.Second, 100
-		m = db.Open()
+		m := db.Open()
 		floors := storetest.NewFloors()
 		old := db.Backup()
 		a := run(t, m, floors, segment.Options{AutoCreate: []string{"*"}, Step: 50})
@@ -1050,9 +1061,9 @@ func TestEveryFloorIsCompared(t *testing.T) {
 
 // The pause: no grants, and buffered IDs flow. Without a cause in sight the error says so.
 func TestPause(t *testing.T) {
-	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
+	bubble(t, func(t *testing.T, db *storetest.DB, _ *storetest.Mem) {
 		db.Check, db.Skip = 5*time.Second, 100
-		m = db.Open()
+		m := db.Open()
 		row(db, "order", 1, 10)
 		a := run(t, m, storetest.NewFloors(), segment.Options{})
 		if _, err := takeIn(a, time.Second, "order", 1); err != nil {
@@ -1134,7 +1145,7 @@ func (h *historian) Pulse(ctx context.Context) (segment.Pulse, error) {
 func TestRamp(t *testing.T) {
 	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
 		row(db, "order", 1, 1000)
-		m.Latency = slow(50 * time.Millisecond)
+		m.Set(func(m *storetest.Mem) { m.Latency = slow(50 * time.Millisecond) })
 		a := run(t, m, storetest.NewFloors(), segment.Options{})
 		warm := uint64(0)
 		for ms := range 10_000 {
@@ -1175,19 +1186,23 @@ func TestRandomOperations(t *testing.T) {
 			r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
 			open := func() *storetest.Mem {
 				m := db.Open()
-				m.Fault = func(op, tag string) (bool, error) {
-					mu.Lock()
-					defer mu.Unlock()
-					if r.Int64N(100) < faulty.Load() {
-						return r.IntN(2) == 0, storetest.ErrLost
+				m.Set(func(m *storetest.Mem) {
+					m.Fault = func(op, tag string) (bool, error) {
+						mu.Lock()
+						defer mu.Unlock()
+						if r.Int64N(100) < faulty.Load() {
+							return r.IntN(2) == 0, storetest.ErrLost
+						}
+						return true, nil
 					}
-					return true, nil
-				}
-				m.Latency = func(op, tag string) time.Duration {
-					mu.Lock()
-					defer mu.Unlock()
-					return time.Duration(r.Int64N(int64(30 * time.Millisecond)))
-				}
+				})
+				m.Set(func(m *storetest.Mem) {
+					m.Latency = func(op, tag string) time.Duration {
+						mu.Lock()
+						defer mu.Unlock()
+						return time.Duration(r.Int64N(int64(30 * time.Millisecond)))
+					}
+				})
 				m.Reply = m.Latency
 				return m
 			}

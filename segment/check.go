@@ -15,6 +15,13 @@ import (
 // rowsBatch is how many rows are compared by one SELECT.
 const rowsBatch = 1000
 
+// compareReads is how many such SELECTs run at one time, compareFences how many rows each of them confirms and raises: every
+// floor is to be compared within the pause.
+const (
+	compareReads  = 4
+	compareFences = 8
+)
+
 // maxActive bounds the tags compared at every check, and the others compared by turns.
 const maxActive = 10_000
 
@@ -360,6 +367,12 @@ func (a *Allocator) checkLoop() {
 			a.guarded(a.compareRound)
 		case <-tick.C:
 			a.guarded(a.recheck)
+			a.check.mu.Lock()
+			all := a.check.all
+			a.check.mu.Unlock()
+			if all && a.health.pulseErr() == nil {
+				a.guarded(a.compareRound) // it did not get through: the pause is short
+			}
 		case <-a.loopCtx.Done():
 			return
 		}
@@ -390,8 +403,6 @@ func (a *Allocator) compareRound() {
 			c.mu.Lock()
 			c.all = false
 			c.mu.Unlock()
-		} else {
-			a.health.hint()
 		}
 	}
 	now := a.o.Now()
@@ -547,42 +558,74 @@ func (a *Allocator) compare(list []*tag, floors map[string]int64) bool {
 		}
 		t.mu.Unlock()
 	}
-	ok := true
-	for names := range slices.Chunk(slices.Collect(maps.Keys(want)), rowsBatch) {
-		if a.loopCtx.Err() != nil {
-			return false
-		}
-		ctx, cancel := context.WithTimeout(a.loopCtx, attemptTime)
-		rows, err := a.store.Rows(ctx, names)
-		if err != nil && !unavailable(err) && len(names) > 1 {
-			rows, err = a.rowsOneByOne(ctx, names)
-		}
-		if err != nil {
-			cancel()
-			ok = false
-			a.health.hint()
-			continue
-		}
-		for _, name := range names {
-			r, found := rows[name]
-			t := tags[name]
-			switch {
-			case found && r.Err != nil, found && r.Max >= want[name]:
-				if t != nil {
-					t.mu.Lock()
-					a.noteRow(t, r)
-					t.mu.Unlock()
-				}
-			case found || t != nil || a.health.pausing():
-				err := a.suspect(ctx, name, t, want[name])
-				if err != nil && unavailable(err) && !errors.Is(err, errStale) {
-					ok = false
+	var failed atomic.Bool
+	chunks := make(chan []string)
+	var wg sync.WaitGroup
+	for range min(compareReads, 1+len(want)/rowsBatch) {
+		wg.Go(func() {
+			for names := range chunks {
+				ok := false
+				a.guarded(func() { ok = a.compareChunk(names, want, tags) })
+				if !ok {
+					failed.Store(true)
 				}
 			}
-		}
-		cancel()
+		})
 	}
-	return ok
+	for names := range slices.Chunk(slices.Collect(maps.Keys(want)), rowsBatch) {
+		chunks <- names
+	}
+	close(chunks)
+	wg.Wait()
+	return !failed.Load()
+}
+
+// compareChunk compares the rows of some names by one SELECT.
+func (a *Allocator) compareChunk(names []string, want map[string]int64, tags map[string]*tag) bool {
+	if a.loopCtx.Err() != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(a.loopCtx, attemptTime)
+	defer cancel()
+	rows, err := a.store.Rows(ctx, names)
+	if err != nil && !unavailable(err) && len(names) > 1 {
+		rows, err = a.rowsOneByOne(ctx, names)
+	}
+	if err != nil {
+		return false
+	}
+	var failed atomic.Bool
+	var wg sync.WaitGroup
+	fences := make(chan struct{}, compareFences)
+	for _, name := range names {
+		r, found := rows[name]
+		t := tags[name]
+		switch {
+		case found && r.Err != nil, found && r.Max >= want[name]:
+			if t != nil {
+				t.mu.Lock()
+				a.noteRow(t, r)
+				t.mu.Unlock()
+			}
+		case found || t != nil || a.health.pausing():
+			fences <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-fences }()
+				ok := false
+				a.guarded(func() {
+					ctx, cancel := context.WithTimeout(a.loopCtx, attemptTime)
+					defer cancel()
+					err := a.suspect(ctx, name, t, want[name])
+					ok = err == nil || !unavailable(err) || errors.Is(err, errStale)
+				})
+				if !ok {
+					failed.Store(true)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return !failed.Load()
 }
 
 func (a *Allocator) rowsOneByOne(ctx context.Context, names []string) (map[string]Row, error) {
@@ -620,7 +663,8 @@ func (a *Allocator) compareAll() bool {
 	for _, t := range inMemory {
 		delete(floors, t.name) // what is in memory is at least as high
 	}
-	return a.compare(inMemory, floors)
+	mine := a.compare(inMemory, nil) // first what is in use
+	return a.compare(nil, floors) && mine
 }
 
 // errStale says that a row which read low stands high enough.

@@ -36,12 +36,14 @@ func TestGiveBack(t *testing.T) {
 			}
 		}, true}, // what is held was granted after it
 		{"an unknown result", func(t *testing.T, db *storetest.DB, m *storetest.Mem, a *segment.Allocator) {
-			m.Fault = func(op, tag string) (bool, error) {
-				if op == "Advance" {
-					return false, storetest.ErrLost
+			m.Set(func(m *storetest.Mem) {
+				m.Fault = func(op, tag string) (bool, error) {
+					if op == "Advance" {
+						return false, storetest.ErrLost
+					}
+					return true, nil
 				}
-				return true, nil
-			}
+			})
 			if _, err := set(a, "order", 5000, segment.SetAlways); err == nil {
 				t.Fatal("no error")
 			}
@@ -56,12 +58,14 @@ func TestGiveBack(t *testing.T) {
 			time.Sleep(6 * time.Second)
 		}, false},
 		{"a lost reply of the give-back", func(t *testing.T, db *storetest.DB, m *storetest.Mem, a *segment.Allocator) {
-			m.Fault = func(op, tag string) (bool, error) {
-				if op == "GiveBack" {
-					return false, storetest.ErrLost
+			m.Set(func(m *storetest.Mem) {
+				m.Fault = func(op, tag string) (bool, error) {
+					if op == "GiveBack" {
+						return false, storetest.ErrLost
+					}
+					return true, nil
 				}
-				return true, nil
-			}
+			})
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -117,12 +121,14 @@ func TestFloorBeforeRow(t *testing.T) {
 			}
 			return true, nil
 		}
-		m.Fault = func(op, tag string) (bool, error) {
-			if op == "GiveBack" {
-				note(op)
+		m.Set(func(m *storetest.Mem) {
+			m.Fault = func(op, tag string) (bool, error) {
+				if op == "GiveBack" {
+					note(op)
+				}
+				return true, nil
 			}
-			return true, nil
-		}
+		})
 		a := run(t, m, floors, segment.Options{})
 		if _, err := takeIn(a, time.Second, "order", 1); err != nil {
 			t.Fatal(err)
@@ -185,7 +191,7 @@ func TestCloseIsBounded(t *testing.T) {
 		if _, err := takeIn(a, time.Second, "order", 1); err != nil {
 			t.Fatal(err)
 		}
-		m.Latency = slow(time.Hour)
+		m.Set(func(m *storetest.Mem) { m.Latency = slow(time.Hour) })
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, err := takeIn(a, time.Minute, "user", 1); !errors.Is(err, segment.ErrClosed) {
@@ -220,7 +226,7 @@ func TestStopUnderLoad(t *testing.T) {
 	top := int64(0)
 	for life := range 15 {
 		m := db.Open()
-		m.Latency = slow(200 * time.Microsecond)
+		m.Set(func(m *storetest.Mem) { m.Latency = slow(200 * time.Microsecond) })
 		a := segment.New(m, floors, segment.Options{MaxStep: 500})
 		a.Start()
 		var wg sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("segment.seeds", 30, "worlds that the model test plays for each of its kinds")
+	seeds = flag.Int("segment.seeds", 20, "worlds that the model test plays for each of its kinds")
 	seed0 = flag.Uint64("segment.seed", 0, "first seed of the model test; 0: by the clock")
 )
 

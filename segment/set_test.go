@@ -275,7 +275,7 @@ func TestSetNXRace(t *testing.T) {
 func TestSetUnderLoad(t *testing.T) {
 	m := storetest.NewMem()
 	row(m.DB(), "order", 1, 50)
-	m.Latency = slow(100 * time.Microsecond)
+	m.Set(func(m *storetest.Mem) { m.Latency = slow(100 * time.Microsecond) })
 	a := start(t, m, segment.Options{MaxStep: 500})
 	var mu sync.Mutex
 	owner := map[int64]bool{}
@@ -347,13 +347,15 @@ func TestSetFaults(t *testing.T) {
 					a := run(t, m, storetest.NewFloors(), segment.Options{AutoCreate: []string{"*"}})
 					time.Sleep(time.Millisecond)
 					failed := false
-					m.Fault = func(op, tag string) (bool, error) {
-						if (op == "Advance" && exists || op == "Create") && !failed {
-							failed = true
-							return apply, storetest.ErrLost
+					m.Set(func(m *storetest.Mem) {
+						m.Fault = func(op, tag string) (bool, error) {
+							if (op == "Advance" && exists || op == "Create") && !failed {
+								failed = true
+								return apply, storetest.ErrLost
+							}
+							return true, nil
 						}
-						return true, nil
-					}
+					})
 					if done, err := set(a, "order", 500, segment.SetAlways); done || err == nil {
 						t.Fatalf("Set with a lost reply = %v, %v", done, err)
 					}

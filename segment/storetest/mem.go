@@ -129,7 +129,7 @@ func (d *DB) Base() int64 {
 	return d.data.srv.base
 }
 
-// Mem is one instance's handle on a DB. The hooks must be set before it is used by others, or be nil.
+// Mem is one instance's handle on a DB. Once it is in use its hooks may be changed within Set alone.
 type Mem struct {
 	// Fault is asked before each call. A non-nil err is what the caller gets; apply tells whether the call took effect all
 	// the same. op is the method's name; tag is "" for Pulse, List and Count, and for Rows the first tag.
@@ -186,6 +186,13 @@ func (d *DB) OpenAgain(seen *Seen) *Mem {
 // DB is the database behind m.
 func (m *Mem) DB() *DB { return m.db }
 
+// Set changes hooks of a handle that is in use.
+func (m *Mem) Set(change func(m *Mem)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(m)
+}
+
 // Calls is how often op was called through m.
 func (m *Mem) Calls(op string) int {
 	m.mu.Lock()
@@ -217,17 +224,18 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (m *Mem) do(ctx context.Context, op, tag string, f func() error) error {
 	m.mu.Lock()
 	m.calls[op]++
+	hookFault, latency, reply := m.Fault, m.Latency, m.Reply
 	m.mu.Unlock()
 	var d time.Duration
-	if m.Latency != nil {
-		d = m.Latency(op, tag)
+	if latency != nil {
+		d = latency(op, tag)
 	}
 	if err := sleep(ctx, d); err != nil {
 		return err
 	}
 	apply, fault := true, error(nil)
-	if m.Fault != nil {
-		apply, fault = m.Fault(op, tag)
+	if hookFault != nil {
+		apply, fault = hookFault(op, tag)
 		if fault == nil {
 			apply = true
 		}
@@ -246,8 +254,8 @@ func (m *Mem) do(ctx context.Context, op, tag string, f func() error) error {
 	if fault != nil {
 		return fault
 	}
-	if err == nil && m.Reply != nil {
-		err = sleep(ctx, m.Reply(op, tag))
+	if err == nil && reply != nil {
+		err = sleep(ctx, reply(op, tag))
 	}
 	return err
 }
