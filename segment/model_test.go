@@ -437,6 +437,10 @@ func TestModel(t *testing.T) {
 	if first == 0 {
 		first = uint64(time.Now().UnixNano()) >> 10
 	}
+	worlds := uint64(*seeds)
+	if segment.Checked && worlds > 1 {
+		worlds = (worlds + 3) / 4
+	}
 	for _, kind := range []struct {
 		name string
 		play func(w *world)
@@ -449,7 +453,7 @@ func TestModel(t *testing.T) {
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			ids, refused := 0, map[string]int{}
-			for seed := first; seed < first+uint64(*seeds); seed++ {
+			for seed := first; seed < first+worlds; seed++ {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t, rand.New(rand.NewPCG(seed, 0)))
 					kind.play(w)
@@ -469,7 +473,7 @@ func TestModel(t *testing.T) {
 					t.Fatalf("again with -segment.seeds=1 -segment.seed=%d", seed)
 				}
 			}
-			t.Logf("%d worlds from seed %d: %d IDs, refused %v", *seeds, first, ids, refused)
+			t.Logf("%d worlds from seed %d: %d IDs, refused %v", worlds, first, ids, refused)
 		})
 	}
 }

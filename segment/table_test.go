@@ -44,7 +44,7 @@ var manyTags = flag.Int("segment.tags", 250_000, "tags in the test of memory per
 func TestMemoryPerTag(t *testing.T) {
 	n := *manyTags
 	if invariants {
-		n = 100_000 // the race detector's own memory is its own
+		n = 60_000 // the race detector's own memory is its own
 	}
 	heap := func() uint64 {
 		runtime.GC()
