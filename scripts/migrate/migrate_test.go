@@ -159,6 +159,7 @@ func TestFromRedisUnderLoad(t *testing.T) {
 
 // TestFromRedisWhatItFinds: other types, expiring keys, large numbers, odd names, a margin, and the way back.
 func TestFromRedisWhatItFinds(t *testing.T) {
+	t.Parallel()
 	redis := services.StartRedis(t)
 	p := process.Start(t, process.Options{})
 	for _, c := range [][]string{
@@ -213,6 +214,7 @@ func TestFromRedisWhatItFinds(t *testing.T) {
 
 // TestFromRedisMany: a thousand counters are a matter of seconds.
 func TestFromRedisMany(t *testing.T) {
+	t.Parallel()
 	redis := services.StartRedis(t)
 	p := process.Start(t, process.Options{})
 	cli := exec.Command("redis-cli", "-p", redis.Addr()[strings.LastIndex(redis.Addr(), ":")+1:])
@@ -249,6 +251,7 @@ func idgoTable(db *services.MariaDB, key string, id uint64) {
 
 // TestFromIdgo moves the tables of a live idgo, whose next range then fails.
 func TestFromIdgo(t *testing.T) {
+	t.Parallel()
 	db := services.StartMariaDB(t, services.MariaDBOptions{})
 	db.Load(read(t, "../schema.sql"))
 	db.Exec("CREATE TABLE `__idgo__` (k VARCHAR(255) NOT NULL, PRIMARY KEY (k)) ENGINE=Innodb DEFAULT CHARSET=utf8")
