@@ -15,6 +15,9 @@ import (
 // a root that has meta it makes only slots that are missing, reserved for as long as their unknown owners' windows can last. It
 // returns when all is there or ctx ends; the error says what stands in the way.
 func Bootstrap(ctx context.Context, dir *datadir.Dir, o Options) error {
+	if o.Identity == "" {
+		o.Identity = "bootstrap" // an operator's run needs none
+	}
 	r, err := Open(dir, o)
 	if err != nil {
 		return err

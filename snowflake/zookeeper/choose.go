@@ -311,7 +311,7 @@ func (r *Registry) window(since, now int64) time.Duration {
 	if free >= 0 && total > 0 {
 		share = time.Duration(float64(r.o.Autonomy) * float64(free) / float64(total))
 	}
-	w := min(max(min(earned, share), minWindow), r.o.Autonomy)
+	w := min(max(min(earned, share), r.o.pace.window), r.o.Autonomy)
 	if r.empty {
 		w = min(w, emptyWindow)
 	}
@@ -506,12 +506,12 @@ func (r *Registry) standsStill(ctx context.Context, name string) (ts int64, stil
 		}
 		r.watched[name] = seen
 	}
-	if now-seen.since < stillFor {
+	if now-seen.since < r.o.pace.still {
 		text := "%s is watched for %s before it is taken over, in case Leaf still writes it"
 		if seen.moves > 1 {
 			text = "%s is still being written: Leaf runs with this identity. Stop it, or set snowflake.node to another; watching it for %s"
 		}
-		f := waitFor(500*time.Millisecond, text, r.p.node(name), stillFor)
+		f := waitFor(500*time.Millisecond, text, r.p.node(name), r.o.pace.still)
 		return 0, false, &f
 	}
 	n, err := decodeLeaf(z.Data)

@@ -21,17 +21,14 @@ import (
 )
 
 const (
-	sessionTimeout = 10 * time.Second
-	callTimeout    = 4 * time.Second
-	dialTimeout    = 3 * time.Second
-	recycleAfter   = 2 * sessionTimeout // nothing succeeded for so long: connect anew, with no memory of the old ensemble
-	getsAtOnce     = 64
+	dialTimeout = 3 * time.Second
+	getsAtOnce  = 64
 )
 
 // conn implements tree with go-zookeeper. One goroutine owns the library's Conn: it decides whether there is a session, runs each
-// call in a goroutine of its own, gives it up after callTimeout, and replaces the Conn when it is stuck. A Conn that has seen a
-// later zxid than a wiped ensemble has is refused by it for ever; the new one is not, and may find another cluster, which is why
-// meta is checked in every new session.
+// call in a goroutine of its own, gives it up after a while, and replaces the Conn when nothing succeeded for two session timeouts.
+// A Conn that has seen a later zxid than a wiped ensemble has is refused by it for ever; the new one is not, and may find another
+// cluster, which is why meta is checked in every new session.
 type conn struct {
 	servers []string // host:port, resolved at each dial
 	chroot  string
@@ -40,6 +37,7 @@ type conn struct {
 	acl     []zk.ACL
 	tls     *tls.Config
 	log     zerolog.Logger
+	pace    pace
 
 	requests chan request
 	quit     chan struct{}
@@ -78,7 +76,7 @@ func dial(o Options, log zerolog.Logger) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{
-		servers: servers, chroot: chroot, where: strings.Join(servers, ",") + chroot, auth: o.Auth, tls: conf, log: log,
+		servers: servers, chroot: chroot, where: strings.Join(servers, ",") + chroot, auth: o.Auth, tls: conf, log: log, pace: o.pace,
 		acl: zk.WorldACL(zk.PermAll), requests: make(chan request), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	if c.auth != "" {
@@ -201,7 +199,7 @@ func (l zkLog) Printf(format string, args ...any) {
 }
 
 func (c *conn) connect() (*zkConn, error) {
-	z, _, err := zk.Connect(c.servers, sessionTimeout,
+	z, _, err := zk.Connect(c.servers, c.pace.session,
 		zk.WithHostProvider(&hosts{servers: c.servers, at: -1, last: -1}),
 		zk.WithDialer(c.dial),
 		zk.WithLogger(zkLog{c.log}),
@@ -277,7 +275,7 @@ func (c *conn) loop() {
 				defer close(req.done)
 				req.run(cur.Conn)
 			}()
-			limit := time.NewTimer(callTimeout)
+			limit := time.NewTimer(c.pace.call)
 			select {
 			case <-req.done:
 				good, suspect = time.Now(), false
@@ -305,7 +303,7 @@ func (c *conn) loop() {
 			if _, up := cur.session(); up && !suspect {
 				good = time.Now()
 			}
-			if time.Since(good) > recycleAfter {
+			if time.Since(good) > 2*c.pace.session {
 				if next, err := c.connect(); err == nil {
 					c.log.Debug().Msg("zookeeper client: connecting anew")
 					c.current.Store(next)

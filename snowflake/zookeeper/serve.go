@@ -43,7 +43,6 @@ type worker struct {
 	sid         int64   // the session in which everything was checked last
 	doubt       bool
 	lastRound   time.Duration // boot clock
-	lastGood    time.Duration
 	counted     time.Duration
 	troubled    bool
 }
@@ -63,7 +62,7 @@ func newWorker(r *Registry, id, base int64, rec record, s slot) *worker {
 	w.until.Store(rec.Held.Until)
 	w.durable.Store(min(rec.LocalUntil, rec.Held.Until))
 	boot := r.clock.Boot()
-	w.lastRound, w.lastGood, w.counted = boot, boot, boot
+	w.lastRound, w.counted = boot, boot
 	return w
 }
 
@@ -191,7 +190,7 @@ func (w *worker) pause() (kicked bool) {
 	}
 	w.wake = cancel
 	w.mu.Unlock()
-	w.r.clock.Sleep(ctx, tick)
+	w.r.clock.Sleep(ctx, min(tick, w.r.o.pace.renew))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	kicked, w.kicked, w.wake = w.kicked, false, nil
@@ -219,7 +218,7 @@ func (w *worker) serve() {
 			return
 		}
 		boot := r.clock.Boot()
-		if kicked || boot-w.lastRound >= renewEvery {
+		if kicked || boot-w.lastRound >= r.o.pace.renew {
 			w.lastRound = boot
 			w.round(r.alive)
 			w.mu.Lock()
@@ -528,7 +527,6 @@ func (w *worker) renew(ctx context.Context) {
 		w.nodeGone = false
 		w.former = nil
 		w.adopt(p.slot, stats[1].Version, stats[1].Czxid)
-		w.lastGood = r.clock.Boot()
 		if w.troubled {
 			w.troubled = false
 			r.log.Info().Int64("worker", w.id).Msg("ZooKeeper renews the window again")

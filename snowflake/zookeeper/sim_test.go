@@ -471,6 +471,11 @@ func (s *sim) chaos() {
 		p.stopCleanly(func() {
 			if h.mixed && s.chance(0.6) {
 				h.runsLeaf, h.file = !h.runsLeaf, -1 // deployed anew: Leaf has no local file of a number given up
+				if !h.runsLeaf && s.chance(0.4) {
+					s.overlap(h)
+					again(1500, 20_000)()
+					return
+				}
 			}
 			again(100, 20_000)()
 		})
@@ -543,16 +548,32 @@ func (h *simHost) reboot(why string) {
 	h.bootAt, h.asleep, h.pausedTill = h.s.now, 0, 0
 }
 
-// twin boots a copy of h's disk beside it for a while: same identity, same machine id as far as software can tell.
+// twin starts a copy of h's disk beside it for a while: same identity, same machine id as far as software can tell.
 func (s *sim) twin(h *simHost) {
 	t := &simHost{s: s, n: len(s.hosts), identity: h.identity, fingerprint: h.fingerprint, boot: s.bootID(), file: h.file, bootAt: s.now, offset: h.offset}
 	t.disk = &simDisk{synced: slices.Clone(h.disk.synced), cached: slices.Clone(h.disk.synced)}
 	t.runsLeaf = s.o.scheme == "leaf"
+	if s.chance(0.5) { // or of its data directory alone, started on the same machine
+		t.boot, t.fingerprint = h.boot, h.fingerprint+", copied"
+	}
 	s.note(h, "twin")
 	t.start()
 	s.after(s.between(5000, 60_000), func() {
 		if t.p != nil {
 			t.p.crash("twin ends")
+		}
+	})
+}
+
+// overlap is a Leaf that somebody forgot to stop: it goes on beside ours for a while, with the same identity.
+func (s *sim) overlap(h *simHost) {
+	t := &simHost{s: s, n: h.n + 100, identity: h.identity, file: -1, bootAt: s.now, offset: h.offset, runsLeaf: true, mixed: true}
+	t.disk = &simDisk{synced: make([]byte, stateSize), cached: make([]byte, stateSize)}
+	s.note(h, "Leaf is still running")
+	t.start()
+	s.after(s.between(5000, 60_000), func() {
+		if t.p != nil {
+			t.p.crash("Leaf is stopped at last")
 		}
 	})
 }

@@ -206,7 +206,7 @@ func (e *ensemble) expire() {
 		return
 	}
 	for _, sid := range slices.Sorted(maps.Keys(e.sessions)) {
-		if e.s.now-max(e.sessions[sid], e.downTill) > sessionTimeout.Milliseconds() {
+		if e.s.now-max(e.sessions[sid], e.downTill) > usualPace.session.Milliseconds() {
 			e.endSession(sid)
 		}
 	}
@@ -404,7 +404,7 @@ func (c *fakeConn) tick() {
 		if s.now-c.good > 2000 {
 			c.believe = false
 		}
-		if s.now-c.good > recycleAfter.Milliseconds() && !c.believe {
+		if s.now-c.good > 2*usualPace.session.Milliseconds() && !c.believe {
 			c.sid, c.zxid = 0, 0 // the actor takes a new Conn
 		}
 		return
@@ -414,7 +414,7 @@ func (c *fakeConn) tick() {
 	}
 	if c.zxid > c.e.zxid { // "client must try another server"
 		c.believe = false
-		if s.now-c.good > recycleAfter.Milliseconds() {
+		if s.now-c.good > 2*usualPace.session.Milliseconds() {
 			c.sid, c.zxid = 0, 0
 		}
 		return
@@ -465,7 +465,7 @@ func (c *fakeConn) rpc(exec func(sid int64, r *replica)) error {
 	}
 	sent := c.sid
 	done := false
-	s.wait(s.now+callTimeout.Milliseconds(), func(wake func()) {
+	s.wait(s.now+usualPace.call.Milliseconds(), func(wake func()) {
 		s.after(there, func() {
 			if !e.up() || !late && c.cut() || lost {
 				c.drop()
@@ -473,8 +473,17 @@ func (c *fakeConn) rpc(exec func(sid int64, r *replica)) error {
 			}
 			sid := sent
 			if _, valid := e.sessions[sid]; !valid {
-				// Queued in the client and sent in its next session; or the end of it.
-				if !late || !c.alive || !c.believe || c.sid == sent || c.cut() {
+				// A request that was queued in the client goes out in its next session, and its caller sees no error.
+				if !c.alive || c.cut() || c.zxid > e.zxid || !s.chance(0.5) {
+					c.believe = false
+					return
+				}
+				if c.sid == sent {
+					e.sids++
+					c.sid = e.sids
+					e.sessions[c.sid] = s.now
+				}
+				if _, valid := e.sessions[c.sid]; !valid {
 					c.believe = false
 					return
 				}

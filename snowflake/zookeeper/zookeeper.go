@@ -32,18 +32,15 @@ import (
 )
 
 const (
-	renewEvery  = 3 * time.Second
 	tick        = time.Second      // how often a holder looks at its lock file and session
 	reserve     = 3 * time.Second  // how far the local bound is kept ahead of what is issued: a restart waits that long at most
 	hwAhead     = 5 * time.Second  // how far Leaf's timestamp is kept ahead
 	startWait   = 10 * time.Second // a bound that is this close is waited for; otherwise another number is taken
-	stillFor    = 10 * time.Second // a node that Leaf might still write is watched this long (Leaf writes every 3 s)
 	leafAhead   = 10 * time.Second // Leaf issues up to 3 s past its last report; this is well above
-	minWindow   = time.Minute      // what every claim gets
+	minAutonomy = time.Minute      // what every claim gets
 	emptyWindow = time.Hour        // the most for an instance that began with an empty data_dir
 	countEvery  = time.Minute      // how often free numbers are counted
 	sampleMax   = 1024             // slots read for that; a part is taken when there are more
-	quietAfter  = 10 * time.Second // without a renewal for this long an instance calls itself autonomous
 )
 
 // Options of Open and Bootstrap. Names are those of the settings.
@@ -56,7 +53,7 @@ type Options struct {
 	Identity             string // snowflake.node: "<ip>:<port>"
 	Addr                 string // where clients reach this instance, for people; "" = Identity
 	Layout               snowflake.Layout
-	WorkersLo, WorkersHi int64 // snowflake.workers; both 0: all
+	WorkersLo, WorkersHi int64 // snowflake.workers, both included; WorkersHi -1: all
 	Bootstrap            bool
 	AcceptNewCluster     bool
 	Autonomy             time.Duration // at least 1m
@@ -65,7 +62,20 @@ type Options struct {
 	StartTimeout         time.Duration // 0: 30s; half of it passes before a start without ZooKeeper
 	Clock                snowflake.Clock
 	Log                  zerolog.Logger
+
+	pace pace // zero: as designed; tests hurry
 }
+
+// pace is how fast an instance works.
+type pace struct {
+	session time.Duration // of ZooKeeper
+	call    time.Duration // longest an operation may take
+	renew   time.Duration // between renewals
+	window  time.Duration // what every claim gets
+	still   time.Duration // a node that Leaf might still write is watched this long (Leaf writes every 3 s)
+}
+
+var usualPace = pace{session: 10 * time.Second, call: 4 * time.Second, renew: 3 * time.Second, window: minAutonomy, still: 10 * time.Second}
 
 // Registry implements snowflake.WorkerIDs.
 type Registry struct {
@@ -196,6 +206,9 @@ func (o *Options) normalize() error {
 	if o.StartTimeout == 0 {
 		o.StartTimeout = 30 * time.Second
 	}
+	if o.pace == (pace{}) {
+		o.pace = usualPace
+	}
 	if o.Root == "" {
 		o.Root = "/snowflake"
 	}
@@ -205,14 +218,14 @@ func (o *Options) normalize() error {
 	if o.Layout.WorkerBits > maxWorkerBits {
 		return fmt.Errorf("snowflake.bits %s: with ZooKeeper at most %d worker bits, as every number has a znode", o.Layout, maxWorkerBits)
 	}
-	if o.WorkersLo == 0 && o.WorkersHi == 0 {
+	if o.WorkersHi == -1 {
 		o.WorkersHi = o.Layout.Workers() - 1
 	}
 	if o.WorkersLo < 0 || o.WorkersHi < o.WorkersLo || o.WorkersHi >= o.Layout.Workers() {
 		return fmt.Errorf("snowflake.workers %d-%d: snowflake.bits %s has the numbers 0-%d", o.WorkersLo, o.WorkersHi, o.Layout, o.Layout.Workers()-1)
 	}
-	if o.Autonomy < minWindow {
-		return fmt.Errorf("snowflake.autonomy %s: at least %s", o.Autonomy, minWindow)
+	if o.Autonomy < minAutonomy {
+		return fmt.Errorf("snowflake.autonomy %s: at least %s", o.Autonomy, minAutonomy)
 	}
 	if o.Root != "/" && (!strings.HasPrefix(o.Root, "/") || strings.HasSuffix(o.Root, "/") || strings.Contains(o.Root, "//")) {
 		return fmt.Errorf("snowflake.zookeeper.root %q: a path such as /snowflake", o.Root)
