@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"redleaf/segment"
@@ -44,6 +45,9 @@ func (e *Engine) segmentHealth() error {
 		return err
 	}
 	down := e.o.Segment.StoreErr()
+	if pause := e.o.Segment.Paused(); down == nil && pause > 0 {
+		down = fmt.Errorf("the store went back or has just started: no grants for another %s, until every instance has compared its rows", pause.Round(time.Millisecond))
+	}
 	if down == nil {
 		return nil
 	}

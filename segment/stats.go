@@ -76,7 +76,7 @@ func (a *Allocator) Stats() Stats {
 		Refills: a.stats.refills.Load(), RefillFailures: a.stats.refillFailures.Load(),
 		Waits: a.stats.waits.Load(), WarmWaits: a.stats.warmWaits.Load(), Burnt: a.stats.burnt.Load(), Regressed: a.stats.regressed.Load(),
 		RefillTime: time.Duration(a.stats.sum.Load()),
-		Paused:     max(time.Duration(h.paused.Load())-a.o.Now(), 0),
+		Paused:     a.Paused(),
 	}
 	for i := range st.RefillBuckets {
 		st.RefillBuckets[i] = a.stats.buckets[i].Load()
@@ -246,6 +246,11 @@ func (a *Allocator) StoreErr() error {
 	a.health.mu.Lock()
 	defer a.health.mu.Unlock()
 	return a.health.err
+}
+
+// Paused is how long the store grants nothing more, after it went back or has just started; 0: it grants.
+func (a *Allocator) Paused() time.Duration {
+	return max(time.Duration(a.health.paused.Load())-a.o.Now(), 0)
 }
 
 // Version changes whenever the tag moves here: an ID was given, or it was set. It is 0 for a tag that did not.

@@ -158,3 +158,24 @@ func TestProfiles(t *testing.T) {
 		t.Errorf("over IPv6: %d", a.Code)
 	}
 }
+
+// TestReadyDuringThePause: after a failover no grants are given for a while. Who has IDs in memory stays green, who has none is red.
+func TestReadyDuringThePause(t *testing.T) {
+	db := storetest.NewDB()
+	db.Check, db.Skip = time.Minute, 1000
+	r := start(t, rigOptions{db: db, noSnow: true, require: []string{"segment"}})
+	r.row("order", 1, 1000)
+	idle := start(t, rigOptions{db: db, noSnow: true, require: []string{"segment"}})
+	r.take("order", 1)
+	db.Failover(db.Backup())
+	r.wait("the pause is known", func() bool { return r.engine.Stats().Segment.Paused > 0 && idle.engine.Stats().Segment.Paused > 0 })
+	if a := r.get("/readyz"); a.Code != 200 {
+		t.Errorf("with IDs in memory: %d %s", a.Code, a.Body)
+	}
+	if a := idle.get("/readyz"); a.Code != 503 || !strings.Contains(a.Body.String(), "no grants for another") {
+		t.Errorf("without: %d %s", a.Code, a.Body)
+	}
+	if got := r.get("/").Body.String(); !strings.Contains(got, "grants paused for") {
+		t.Error("the page does not tell of the pause")
+	}
+}
