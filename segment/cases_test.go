@@ -1168,6 +1168,37 @@ func TestRamp(t *testing.T) {
 	})
 }
 
+// Spans that can't grow, and a database that is slow from time to time: spares cover the slow refills, once one was seen.
+func TestMoreSpares(t *testing.T) {
+	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
+		row(db, "order", 1, 1000)
+		var n atomic.Int64
+		m.Latency = func(op, tag string) time.Duration {
+			if op != "Reserve" {
+				return time.Millisecond
+			}
+			if n.Add(1)%8 < 2 { // two of eight, one after another
+				return 140 * time.Millisecond
+			}
+			return 50 * time.Millisecond
+		}
+		a := run(t, m, nil, segment.Options{MaxStep: 1000})
+		var warm uint64
+		for ms := range 20_000 { // 10,000 a second: a span lasts 100 ms
+			if _, err := takeIn(a, 2*time.Second, "order", 10); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+			if ms == 3000 {
+				warm = a.Stats().Waits
+			}
+		}
+		if w := a.Stats().Waits - warm; w > 0 {
+			t.Errorf("%d requests waited after 3 s", w)
+		}
+	})
+}
+
 // A random history: two allocators on one database, faults in pairs, every operation; the ledger re-proves that
 // IDs are unique, granted and increasing after each.
 func TestRandomOperations(t *testing.T) {

@@ -414,7 +414,7 @@ func (a *Allocator) compareRound() {
 	})
 	a.saveAgain()
 	if !all {
-		a.compare(list, nil)
+		a.compare(list, nil, false)
 	}
 }
 
@@ -545,14 +545,15 @@ func (a *Allocator) dropSpans(t *tag) {
 }
 
 // compare reads the rows of some tags and confirms what reads low. floors, where given, are floors of tags that are not in
-// memory. It reports whether every row could be read.
-func (a *Allocator) compare(list []*tag, floors map[string]int64) bool {
+// memory. all: tags that are stopped are among them. The store went back once more, so the fence before their IDs may be
+// lost again. It reports whether every row could be read.
+func (a *Allocator) compare(list []*tag, floors map[string]int64, all bool) bool {
 	want := make(map[string]int64, len(list)+len(floors))
 	maps.Copy(want, floors)
 	tags := make(map[string]*tag, len(list))
 	for _, t := range list {
 		t.mu.Lock()
-		if !t.gone && t.floor > 0 && (t.trouble == nil || !t.trouble.stop) {
+		if !t.gone && t.floor > 0 && (all || t.trouble == nil || !t.trouble.stop) {
 			want[t.name] = max(want[t.name], t.floor) // as it stands before the SELECT is sent
 			tags[t.name] = t
 		}
@@ -663,8 +664,8 @@ func (a *Allocator) compareAll() bool {
 	for _, t := range inMemory {
 		delete(floors, t.name) // what is in memory is at least as high
 	}
-	mine := a.compare(inMemory, nil) // first what is in use
-	return a.compare(nil, floors) && mine
+	mine := a.compare(inMemory, nil, true) // first what is in use
+	return a.compare(nil, floors, true) && mine
 }
 
 // errStale says that a row which read low stands high enough.
@@ -674,6 +675,13 @@ var errStale = errors.New("the row read low for a moment, and stands where it sh
 // in only to be stopped.
 func (a *Allocator) suspect(ctx context.Context, name string, t *tag, floor int64) error {
 	err := a.fence(ctx, name, t, floor)
+	if err == nil && t != nil { // put back, above the floor
+		t.mu.Lock()
+		if t.floor == floor {
+			a.resume(t)
+		}
+		t.mu.Unlock()
+	}
 	var re *RegressedError
 	if !errors.As(err, &re) {
 		return err

@@ -68,9 +68,25 @@ func (a *Allocator) ask(t *tag) {
 	t.mu.Unlock()
 }
 
-// want starts a refill if t needs one. The caller holds t.mu.
+// want starts a refill if t needs one, or else sets the mark at which it will. The caller holds t.mu.
 func (a *Allocator) want(t *tag) {
-	if t.job == nil && a.needs(t) {
+	if t.job != nil {
+		return // when it ends it looks by itself
+	}
+	if a.needs(t) {
+		a.start(t)
+		return
+	}
+	s := t.cur.Load()
+	if s == unusable {
+		return
+	}
+	mark := s.size - (a.cover(t) - (t.stock() - s.left())) // here the stock falls below what is to be covered
+	if t.next == nil {
+		mark = min(mark, s.tenth())
+	}
+	s.mark.Store(mark)
+	if a.needs(t) { // it was passed meanwhile
 		a.start(t)
 	}
 }
@@ -81,23 +97,23 @@ func (a *Allocator) needs(t *tag) bool {
 	if t.gone || !t.known || t.trouble != nil || s == unusable {
 		return false
 	}
-	pos := min(s.pos.Load(), s.size)
-	if pos < s.mark {
-		return false
-	}
-	if t.next == nil {
+	if t.next == nil && s.pos.Load() >= s.tenth() {
 		return true
 	}
-	// A refill takes longer than a span lasts: keep what twice its time needs.
 	n := 0
 	for sp := t.next; sp != nil; sp = sp.next {
 		n++
 	}
-	pace := t.pace
-	if d := a.o.Now() - s.at; d > 0 {
-		pace = max(pace, float64(pos)/d.Seconds())
+	return n < maxSpares && t.stock() <= a.cover(t)
+}
+
+// cover is how many IDs t should hold so that it does not run dry while a refill is under way: what twice a slow one's time
+// needs. Where a refill takes longer than a span lasts this is more than one span. The caller holds t.mu.
+func (a *Allocator) cover(t *tag) int64 {
+	if t.demand == nil {
+		return 0
 	}
-	return n < maxSpares && float64(t.stock()) < 2*pace*a.stats.latency().Seconds() && t.stock() < maxSpares*a.o.MaxStep
+	return int64(min(2*t.demand.flow*a.stats.latency().Seconds(), float64(4*min(t.size, a.o.MaxStep))))
 }
 
 // start returns t's job, and makes and queues it if there is none. The caller holds t.mu.
@@ -572,7 +588,8 @@ func (a *Allocator) create(ctx context.Context, t *tag) error {
 func (a *Allocator) fetch(ctx context.Context, t *tag) error {
 	a.refreshStep(ctx, t)
 	t.mu.Lock()
-	n, need := a.plan(t)
+	size, need := a.plan(t)
+	n := max(size, need)
 	floor, taint := t.floor, a.taint(t)
 	t.mu.Unlock()
 
@@ -617,7 +634,7 @@ func (a *Allocator) fetch(ctx context.Context, t *tag) error {
 	}
 	t.trouble = nil
 	a.hold(t, g, taint)
-	t.size = n
+	t.size = min(n, size) // what one large request needed says nothing of the next
 	a.serve(t)
 	return nil
 }
@@ -705,8 +722,8 @@ func (a *Allocator) reserve(ctx context.Context, t *tag, n, need, floor int64) (
 	}
 }
 
-// plan decides the size of t's next refill, and the least that helps those who wait. The caller holds t.mu.
-func (a *Allocator) plan(t *tag) (n, need int64) {
+// plan decides the size of t's next refill, and what the largest request that waits needs. The caller holds t.mu.
+func (a *Allocator) plan(t *tag) (size, need int64) {
 	now := a.o.Now()
 	j, s := t.job, t.cur.Load()
 	need = 1
@@ -715,7 +732,7 @@ func (a *Allocator) plan(t *tag) (n, need int64) {
 	}
 	z := sizing{
 		step: t.step, most: a.o.MaxStep, last: t.size, target: a.o.Target,
-		waited: t.waited || len(j.waiters) > 0, waiting: j.wanted, need: need,
+		waited: t.waited || len(j.waiters) > 0, waiting: j.wanted,
 		pace: t.pace, latency: a.stats.latency(),
 	}
 	if t.size > 0 {
@@ -827,6 +844,7 @@ func (a *Allocator) settle(j *job, err error) {
 			return
 		}
 		a.end(t)
+		a.want(t) // sets the next mark
 	case errors.Is(err, errNext):
 		j.tries, j.err = 0, nil
 		if !a.abandon(t) {

@@ -139,7 +139,7 @@ type span struct {
 	pos  atomic.Int64 // IDs given, counted from 0; past size once used up, sealed or beyond once sealed
 	lo   int64
 	size int64         // never changes once the span is current
-	mark int64         // the pos at which the next refill is asked for
+	mark atomic.Int64  // the pos at which a refill is asked for
 	at   time.Duration // when it became current
 	// The rest matters to the slow paths only; guarded by tag.mu.
 	next   *span  // the spare after this one
@@ -159,7 +159,10 @@ func newSpan(g Span, server, taint uint32) *span {
 	return s
 }
 
-func (s *span) setMark() { s.mark = max(s.size/10, 1) }
+func (s *span) setMark() { s.mark.Store(s.tenth()) }
+
+// tenth is when the next span is asked for at the latest.
+func (s *span) tenth() int64 { return max(s.size/10, 1) }
 
 func (s *span) hi() int64 { return s.lo + s.size }
 
@@ -195,7 +198,8 @@ func (s *span) take(n int64) (last int64, asks, ok bool) {
 	if invariants {
 		check(pos >= n && pos <= s.size, "IDs up to position %d of %d", pos, s.size) // I2
 	}
-	return s.lo + pos - 1, pos >= s.mark && pos-n < s.mark, true
+	mark := s.mark.Load()
+	return s.lo + pos - 1, pos >= mark && pos-n < mark, true
 }
 
 // seal ends s: no ID comes from it any more. It returns the first ID that was not given and how many are left from there.
@@ -214,13 +218,14 @@ func (a *Allocator) TryTake(tag []byte, n int64) (last int64, ok bool) {
 	s := t.cur.Load()
 	if n == 1 { // take, by hand: most requests come through here
 		pos := s.pos.Add(1)
-		if pos < s.mark {
+		mark := s.mark.Load()
+		if pos < mark && pos <= s.size {
 			return s.lo + pos - 1, true
 		}
 		if pos > s.size {
 			return 0, false
 		}
-		if pos == s.mark {
+		if pos == mark {
 			a.ask(t)
 		}
 		return s.lo + pos - 1, true

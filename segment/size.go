@@ -12,7 +12,6 @@ type sizing struct {
 	target  time.Duration
 	waited  bool          // a request had to wait since the last refill
 	waiting int64         // IDs that are waited for now, together
-	need    int64         // the largest single request that waits, at least 1
 	pace    float64       // IDs a second while the tag is in use
 	latency time.Duration // of a refill
 }
@@ -40,7 +39,7 @@ func (z sizing) next() int64 {
 		}
 		want = max(min(want, limit), least)
 	}
-	return max(min(want, z.most), z.need)
+	return min(want, z.most)
 }
 
 // demand counts the IDs issued in the last target, in eighths of it.
@@ -51,17 +50,28 @@ type demand struct {
 	at     time.Duration // of the last note
 	issued int64         // what was issued by then
 	rate   float64       // IDs a second, smoothed over about 10 s
+
+	flow       float64 // IDs a second of late, over at least flowTime
+	flowAt     time.Duration
+	flowIssued int64
 }
+
+// flowTime is the least time a flow is measured over: what comes within less is one burst.
+const flowTime = 100 * time.Millisecond
 
 func newDemand(target, now time.Duration) *demand {
 	d := &demand{}
 	d.width = max(target/time.Duration(len(d.bucket)), 1)
-	d.start, d.at = now, now
+	d.start, d.at, d.flowAt = now, now, now
 	return d
 }
 
 // note books that issued IDs had been handed out by now. What came since the last note is spread over the time between.
 func (d *demand) note(now time.Duration, issued int64) {
+	if t := now - d.flowAt; t >= flowTime {
+		d.flow = float64(issued-d.flowIssued) / t.Seconds()
+		d.flowAt, d.flowIssued = now, issued
+	}
 	n, took := issued-d.issued, now-d.at
 	from := d.at
 	d.issued, d.at = issued, now

@@ -9,7 +9,7 @@ import (
 
 // leaf S10, S11: the rule of refill sizes, case by case.
 func TestSize(t *testing.T) {
-	base := sizing{step: 1000, most: 1_000_000, target: 15 * time.Minute, need: 1, latency: 10 * time.Millisecond}
+	base := sizing{step: 1000, most: 1_000_000, target: 15 * time.Minute, latency: 10 * time.Millisecond}
 	with := func(f func(z *sizing)) sizing {
 		z := base
 		f(&z)
@@ -21,7 +21,7 @@ func TestSize(t *testing.T) {
 		want int64
 	}{
 		{"cold", base, 1000},
-		{"cold, one request needs more", with(func(z *sizing) { z.need, z.waiting = 5000, 5000 }), 5000},
+		{"cold, one request for 5000", with(func(z *sizing) { z.waiting = 5000 }), 5000},
 		{"cold, 300 wait on a step of 10", with(func(z *sizing) { z.step, z.waiting = 10, 300 }), 300},
 		{"cold, and a crowd beyond max_step", with(func(z *sizing) { z.waiting = MaxID }), 1_000_000},
 		{"idle", with(func(z *sizing) { z.last, z.issued = 1000, 3 }), 1000},
@@ -45,7 +45,6 @@ func TestSize(t *testing.T) {
 		{"waited: at least doubling", with(func(z *sizing) { z.last, z.issued, z.waited, z.pace = 40_000, 200_000, true, 1 }), 80_000},
 		{"step raised by SQL", with(func(z *sizing) { z.step, z.last, z.issued = 100_000, 1000, 10 }), 100_000},
 		{"step above max_step", with(func(z *sizing) { z.step = 5_000_000 }), 1_000_000},
-		{"one request needs more than max_step", with(func(z *sizing) { z.last, z.need = 1000, 3_000_000 }), 3_000_000},
 		{"nothing overflows", with(func(z *sizing) {
 			z.last, z.issued, z.most, z.waited, z.waiting, z.pace = MaxID, MaxID, MaxID, true, MaxID, 1e300
 		}), MaxID},
@@ -58,7 +57,7 @@ func TestSize(t *testing.T) {
 
 // Leaf's plateau from a step of 1000 under full load, ours beside it: 1000, 2000, 4000 ... and on to max_step.
 func TestSizeGrows(t *testing.T) {
-	z := sizing{step: 1000, most: 1_000_000, target: 15 * time.Minute, need: 1}
+	z := sizing{step: 1000, most: 1_000_000, target: 15 * time.Minute}
 	var sizes []int64
 	for range 14 {
 		z.last = z.next()
@@ -167,7 +166,7 @@ func (tr trace) play(ours bool, latency time.Duration) (o outcomeOf) {
 	ask := func(now float64) {
 		switch {
 		case ours:
-			z := sizing{step: step, most: most, last: size, target: 15 * time.Minute, waited: waited, waiting: waiting, need: 1, latency: latency}
+			z := sizing{step: step, most: most, last: size, target: 15 * time.Minute, waited: waited, waiting: waiting, latency: latency}
 			d.note(at(now), issued)
 			z.issued = d.lately()
 			if cur != nil && cur.used > 0 && now > began {

@@ -34,8 +34,8 @@ func (c *counters) tookRefill(d time.Duration) {
 	c.sum.Add(int64(d))
 	for {
 		old := c.slowest.Load()
-		// Up at once, down by a tenth: the buffers are made for the slow ones.
-		now := max(int64(d), old-(old-int64(d))/10)
+		// Up at once, down slowly: the buffers are made for the slow ones.
+		now := max(int64(d), old-(old-int64(d))/32)
 		if c.slowest.CompareAndSwap(old, now) {
 			return
 		}
