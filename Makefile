@@ -3,13 +3,16 @@ GO          ?= go
 VERSION     := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS     := -s -w -X main.version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-FUZZ_TIME   ?= 20s
+FUZZ_TIME   ?= 2m
+CHAOS_TIME  ?= 2m
+CHAOS_FLAGS ?=
+SOAK_TIME   ?= 1h
 TEST_FLAGS  ?=
 
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test clients race lint fmt bench fuzz sim test-galera docs deps clean
+.PHONY: help build run test clients race lint fmt bench chaos soak fuzz mutants sim test-galera docs deps clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +54,14 @@ bench: build ## ratios to redis-server in one run on this machine, and Go's benc
 
 test-galera: deps ## a synchronous cluster of three nodes, one of them killed and brought back (about a minute)
 	$(GO) test -tags galera -run Galera -v ./scripts/services ./segment/mysql
+
+chaos: build deps ## three instances and all they stand on, broken in every way for CHAOS_TIME (2m; CHAOS_FLAGS='-seed N' repeats)
+	$(GO) build -o bin/chaos ./scripts/chaos
+	./bin/chaos -redleaf bin/redleaf -time $(CHAOS_TIME) $(CHAOS_FLAGS)
+
+soak: build deps ## moderate load and few faults for SOAK_TIME (1h): memory, goroutines, descriptors and logs stay flat
+	$(GO) build -o bin/chaos ./scripts/chaos
+	./bin/chaos -redleaf bin/redleaf -soak -rate 0.3 -most 1 -time $(SOAK_TIME) $(CHAOS_FLAGS)
 
 docs: ## write conf/redleaf.toml and README's tables anew from the code
 	$(GO) test ./conf -update
