@@ -63,6 +63,12 @@ soak: build deps ## moderate load and few faults for SOAK_TIME (1h): memory, gor
 	$(GO) build -o bin/chaos ./scripts/chaos
 	./bin/chaos -redleaf bin/redleaf -soak -rate 0.3 -most 1 -time $(SOAK_TIME) $(CHAOS_FLAGS)
 
+mutants: deps ## break our own promises one at a time: each must be caught by a test
+	$(GO) run ./scripts/mutants
+
+fuzz: ## every fuzz target, FUZZ_TIME (2m) shared out among them
+	$(GO) run ./scripts/fuzz -time $(FUZZ_TIME)
+
 docs: ## write conf/redleaf.toml and README's tables anew from the code
 	$(GO) test ./conf -update
 	$(GO) test . -run Documented -update
