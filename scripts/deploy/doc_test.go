@@ -2,11 +2,17 @@
 package deploy
 
 import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -129,5 +135,47 @@ func TestTopologies(t *testing.T) {
 	files, _ := filepath.Glob("toml/*")
 	if len(files) != 3 {
 		t.Errorf("toml/ holds %q: each file needs a row here", files)
+	}
+}
+
+// ready asks an admin address for /readyz.
+func ready(admin string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		a, err := http.DefaultClient.Do(q)
+		if err != nil {
+			return err
+		}
+		defer a.Body.Close()
+		if a.StatusCode != http.StatusOK {
+			return errors.New(a.Status)
+		}
+		return nil
+	}
+}
+
+// dial returns a function that sends commands over one connection.
+func dial(t *testing.T, addr string) func(args ...string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	r := bufio.NewReader(c)
+	return func(args ...string) string {
+		t.Helper()
+		_ = c.SetDeadline(time.Now().Add(process.StartLimit))
+		if _, err := c.Write(process.Command(args...)); err != nil {
+			t.Fatal(err)
+		}
+		reply, err := process.ReadReply(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
 	}
 }

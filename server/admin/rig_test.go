@@ -3,7 +3,6 @@ package admin
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -177,13 +176,4 @@ func (r *rig) raw(request string) (*http.Response, string) {
 		r.t.Fatal(err)
 	}
 	return a, string(body)
-}
-
-func object(t *testing.T, body string) map[string]any {
-	t.Helper()
-	m := map[string]any{}
-	if err := json.Unmarshal([]byte(body), &m); err != nil {
-		t.Fatalf("%v in %s", err, body)
-	}
-	return m
 }
