@@ -107,7 +107,9 @@ func shownTagsOf(e *engine.Engine, stopped, most int) []engine.TagInfo {
 }
 
 func (c collector) tags(m sink) {
-	for _, t := range shownTagsOf(c.a.o.Engine, metricStopped, metricTags) {
+	tags := shownTagsOf(c.a.o.Engine, metricStopped, metricTags)
+	c.a.rates.add(tags, time.Now()) // so that whoever opens the page sees what was before
+	for _, t := range tags {
 		m.counter("segment_tag_ids_issued_total", "IDs handed out, of the busiest tags.", t.Issued, "tag", t.Tag)
 		m.counter("segment_tag_ids_burnt_total", "IDs reserved that will not be handed out, of the busiest tags.", t.Burnt, "tag", t.Tag)
 		m.gauge("segment_tag_ids_per_second", "IDs handed out per second, over about ten seconds.", t.Rate, "tag", t.Tag)
