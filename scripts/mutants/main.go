@@ -1,7 +1,7 @@
 // Command mutants shows that the tests bite: it breaks a promise in a copy of the source, one at a time, and runs the test that has
 // to notice.
 //
-//	go run ./scripts/mutants [-only TEXT] [-limit 4m]
+//	go run ./scripts/mutants [-only TEXT] [-limit 1m]
 //
 // Each test must pass on the source as it is, and fail on the mutant within the limit; one that does not compile proves nothing and is
 // an error, as is a text that is no longer in the source. The last line reads "mutants: caught=N missed=0", and the exit code is 0 only
@@ -71,7 +71,7 @@ var mutants = []mutant{
 
 func main() {
 	only := flag.String("only", "", "only mutants whose name has this text")
-	limit := flag.Duration("limit", 4*time.Minute, "longest one test may take")
+	limit := flag.Duration("limit", time.Minute, "longest one test may take")
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "redleaf-mutants-")
 	if err != nil {
