@@ -51,10 +51,7 @@ type sim struct {
 
 	issued, dups  int64
 	leafDups      int64 // of two Leaf nodes among themselves
-	raced         int64 // with a Leaf that came back in the second before its node was deleted
 	served, asked int64
-	offlines      int64
-	resumes       int64
 	maxForever    int
 	first         string
 	trace         *os.File
@@ -89,7 +86,6 @@ type simHost struct {
 	mixed       bool
 	acceptNew   bool
 	bootstrap   bool
-	backups     [][]byte
 }
 
 type simProc struct {
@@ -100,14 +96,12 @@ type simProc struct {
 	reg      *Registry
 	coros    []*coro
 	w        *worker
-	base     int64
 	last     int64
 	seq      int64
 	dead     bool
 	stopping bool
 	worker   int64 // Leaf's
 	started  int64
-	offline  bool
 }
 
 // clock is snowflake.Clock of one host.

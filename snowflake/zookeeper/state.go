@@ -77,15 +77,13 @@ func (s *state) load() (rec record, found bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	buf := make([]byte, stateSize)
-	if n, err := s.disk.ReadAt(buf, 0); err != nil && err != io.EOF {
+	n, err := s.disk.ReadAt(buf, 0)
+	if err != nil && err != io.EOF {
 		return rec, false, fmt.Errorf("%s can't be read: %w", StateFile, err)
-	} else if n < stateSize {
-		clear(buf[n:])
-		if n > 0 {
-			err = errStateDamaged
-		}
 	}
-	damaged := false
+	// The file is made whole at once: a shorter one lost a record, and the other may be the older of the two.
+	damaged := n > 0 && n < stateSize
+	clear(buf[n:])
 	for i := range int64(2) {
 		b := buf[i*recordSize : (i+1)*recordSize]
 		if bytes.Count(b, []byte{0}) == len(b) {
