@@ -441,7 +441,7 @@ func (a *Allocator) saveAgain() {
 			return
 		}
 		for t, floor := range again { // earlier batches may have failed, but then not for long: the next sweep looks again
-			if stored := a.storedFloor(t.name); stored >= floor {
+			if stored, err := a.storedFloor(t.name); err == nil && stored >= floor {
 				t.mu.Lock()
 				t.saved = max(t.saved, stored)
 				t.mu.Unlock()

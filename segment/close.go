@@ -68,13 +68,20 @@ func (a *Allocator) Close(ctx context.Context) error {
 		giving, cancel = context.WithDeadline(ctx, end.Add(-time.Until(end)/5))
 	}
 	defer cancel()
+	var back, hole counter
+	if !a.stopSaving(giving) {
+		a.o.Log.Warn().Msg("data_dir does not answer: no floor can be lowered, so the tails stay holes")
+		for _, w := range tails {
+			hole.add(w.span.Len())
+		}
+		tails = nil
+	}
 	work := make(chan tail)
 	var wg sync.WaitGroup
-	var back, hole counter
 	for range min(max(giveBacks, a.o.MaxRefills), len(tails)) {
 		wg.Go(func() {
 			for w := range work {
-				if a.giveBack(ctx, w.t, w.span, w.server, w.floor) {
+				if a.giveBack(giving, w.t, w.span, w.server, w.floor) {
 					back.add(w.span.Len())
 				} else {
 					hole.add(w.span.Len())
@@ -92,9 +99,6 @@ func (a *Allocator) Close(ctx context.Context) error {
 	close(work)
 	wg.Wait()
 
-	a.saver.mu.Lock()
-	a.saver.closed = true
-	a.saver.mu.Unlock()
 	a.cancel()
 	err := waitFor(ctx, &a.wg)
 	a.o.Log.Info().Int64("given_back", back.load()).Int64("kept", hole.load()).Msg("segment engine stopped")
@@ -143,7 +147,15 @@ func (a *Allocator) sealTail(t *tag) (Span, string) {
 func (a *Allocator) giveBack(ctx context.Context, t *tag, tail Span, server string, floor int64) bool {
 	if a.floors != nil {
 		history, _ := a.health.line()
-		if err := a.floors.Lower(history, t.name, min(floor, tail.Lo)); err != nil {
+		lowered := make(chan error, 1)
+		go func() { lowered <- a.floors.Lower(history, t.name, min(floor, tail.Lo)) }()
+		var err error
+		select {
+		case err = <-lowered:
+		case <-ctx.Done(): // a disk that hangs must not hold up the stop; a floor lowered later than this does no harm: the row stays above
+			err = ctx.Err()
+		}
+		if err != nil {
 			a.o.Log.Warn().Err(err).Str("tag", t.name).Msg("the floor could not be lowered: the tail stays a hole")
 			return false
 		}

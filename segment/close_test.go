@@ -267,3 +267,89 @@ func TestStopUnderLoad(t *testing.T) {
 		t.Errorf("%d IDs up to %d: clean stops of a single instance left holes", len(used), top)
 	}
 }
+
+// A disk that hangs in Lower does not hold up the stop: the tail stays a hole.
+func TestCloseOnHungDisk(t *testing.T) {
+	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
+		row(db, "order", 1, 100)
+		floors := storetest.NewFloors()
+		heal := make(chan struct{})
+		floors.Fault = func(op string) (bool, error) {
+			if op == "Lower" {
+				<-heal
+			}
+			return true, nil
+		}
+		a := run(t, m, floors, segment.Options{})
+		if _, err := takeIn(a, time.Second, "order", 1); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		ctx, cancel := wait(3 * time.Second)
+		defer cancel()
+		if err := a.Close(ctx); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+		if d := time.Since(began); d > 3*time.Second {
+			t.Errorf("Close took %v of 3s", d)
+		}
+		close(heal)
+		synctest.Wait()
+		if rows, err := db.Open().Rows(context.Background(), []string{"order"}); err != nil || rows["order"].Max != 101 {
+			t.Errorf("the row stands at %d, %v; want 101: a tail whose floor was not lowered in time stays", rows["order"].Max, err)
+		}
+	})
+}
+
+// A floor whose saving is late never overtakes the one that the stop lowers: the next start would take the row for one that went
+// back.
+func TestLateSaveBeforeLower(t *testing.T) {
+	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
+		row(db, "order", 1, 100)
+		floors := storetest.NewFloors()
+		heal := make(chan struct{})
+		var once sync.Once
+		floors.Fault = func(op string) (bool, error) {
+			if op == "Save" {
+				once.Do(func() { <-heal })
+			}
+			return true, nil
+		}
+		a := run(t, m, floors, segment.Options{})
+		if _, err := takeIn(a, 10*time.Second, "order", 1); err != nil { // the save is given up after 2 s
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, func() { close(heal) })
+		stop(t, a)
+		a = run(t, m, floors, segment.Options{})
+		if id, err := takeIn(a, time.Second, "order", 1); err != nil || id != 2 {
+			t.Errorf("after a clean stop: %d, %v; want 2", id, err)
+		}
+		stop(t, a)
+	})
+}
+
+// A floor that can't be read is not a floor of zero: no row is made where IDs may have been given (I11).
+func TestUnreadableFloor(t *testing.T) {
+	bubble(t, func(t *testing.T, db *storetest.DB, m *storetest.Mem) {
+		floors := storetest.NewFloors()
+		floors.Fault = func(op string) (bool, error) {
+			if op == "Floor" {
+				return false, errors.New("input/output error")
+			}
+			return true, nil
+		}
+		a := run(t, m, floors, segment.Options{AutoCreate: []string{"*"}})
+		var refused *segment.RefusedError
+		if id, err := takeIn(a, time.Second, "order", 1); !errors.As(err, &refused) {
+			t.Errorf("INCR: %d, %v; want a refusal", id, err)
+		}
+		if _, err := set(a, "order", 5, segment.SetIfAbsent); !errors.As(err, &refused) {
+			t.Errorf("SETNX: %v; want a refusal", err)
+		}
+		if rows, err := db.Open().Rows(context.Background(), []string{"order"}); err != nil || len(rows) != 0 {
+			t.Errorf("rows %v, %v; want none", rows, err)
+		}
+		stop(t, a)
+	})
+}

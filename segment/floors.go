@@ -1,6 +1,8 @@
 package segment
 
 import (
+	"context"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -14,6 +16,7 @@ type saver struct {
 	mu      sync.Mutex
 	batch   *saveBatch // what the next Save takes; nil: nothing
 	running bool
+	idle    chan struct{} // closed when the run that is under way ends
 	closed  bool
 	err     error // of the last Save
 	since   time.Duration
@@ -69,6 +72,7 @@ func (a *Allocator) saveLater(tag string, floor int64) *saveBatch {
 	b.floors[tag] = max(b.floors[tag], floor)
 	if !s.running {
 		s.running = true
+		s.idle = make(chan struct{})
 		a.wg.Go(a.save)
 	}
 	return b
@@ -96,19 +100,39 @@ func (a *Allocator) save() {
 		close(b.done)
 	}
 	s.running = false
+	close(s.idle)
 }
 
-// storedFloor is what is known of a tag's floor from before it was loaded. A floor that can't be read is alarmed and taken for
-// none: the row still guards against all but a store that went back.
-func (a *Allocator) storedFloor(tag string) int64 {
+// stopSaving lets no more floors be saved and waits until those under way are, or ctx ends: it reports whether they are. A floor
+// that is saved after it was lowered would stand above the row at the next start.
+func (a *Allocator) stopSaving(ctx context.Context) bool {
+	s := &a.saver
+	s.mu.Lock()
+	s.closed = true
+	running, idle := s.running, s.idle
+	s.mu.Unlock()
+	if !running {
+		return true
+	}
+	select {
+	case <-idle:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// storedFloor is what is known of a tag's floor from before it was loaded. An error means that nothing is known, which is not
+// the same as none (I11): no row may be made then.
+func (a *Allocator) storedFloor(tag string) (int64, error) {
 	if a.floors == nil {
-		return 0
+		return 0, nil
 	}
 	history, _ := a.health.line()
 	floor, err := a.floors.Floor(history, tag)
 	if err != nil {
 		a.o.Log.Error().Err(err).Str("tag", tag).Msg("the tag's floor can't be read from data_dir")
-		return 0
+		return 0, &RefusedError{fmt.Errorf("tag '%s': its floor can't be read from data_dir, so nobody knows what was handed out: %w. Repair the disk", tag, err)}
 	}
-	return floor
+	return floor, nil
 }

@@ -514,7 +514,8 @@ var errNext = errors.New("the job goes on")
 
 // found decides what becomes of a cold tag whose row was looked up.
 func (a *Allocator) found(ctx context.Context, t *tag, r Row, ok bool) error {
-	floor := a.storedFloor(t.name)
+	// With a row there, a floor that can't be read is alarmed and the row alone guards: it fails only if the store went back too.
+	floor, unread := a.storedFloor(t.name)
 	if !ok {
 		if floor > 0 {
 			// A row that was there is not. Is it true?
@@ -522,6 +523,9 @@ func (a *Allocator) found(ctx context.Context, t *tag, r Row, ok bool) error {
 		}
 		if !a.mayCreate(t.name) {
 			return ErrNoTag
+		}
+		if unread != nil {
+			return unread
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()

@@ -49,7 +49,10 @@ func (a *Allocator) Set(ctx context.Context, tag string, n int64, mode SetMode) 
 		if mode != SetIfAbsent && a.setHeld(tag, n) {
 			return true, nil
 		}
-		floor := a.floorOf(tag)
+		floor, err := a.floorOf(tag)
+		if err != nil {
+			return false, err
+		}
 		if floor > n {
 			// Below what was granted here: nobody may have n, whatever the row says.
 			return a.setRefused(ctx, tag, n, floor, mode)
@@ -236,16 +239,16 @@ func (a *Allocator) setRefused(ctx context.Context, tag string, n, bound int64, 
 }
 
 // floorOf is the tag's floor, from memory or from before.
-func (a *Allocator) floorOf(tag string) int64 {
+func (a *Allocator) floorOf(tag string) (int64, error) {
 	if t := a.tags.lookup(tag); t != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if !t.gone {
-			return t.floor
+			return t.floor, nil
 		}
 	}
 	if !a.health.ready.Load() {
-		return 0
+		return 0, nil
 	}
 	return a.storedFloor(tag)
 }
@@ -279,7 +282,11 @@ func (a *Allocator) Create(ctx context.Context, row Row) (created bool, err erro
 	if err := a.usable(row); err != nil {
 		return false, err
 	}
-	if floor := a.floorOf(row.Tag); floor > 0 {
+	floor, err := a.floorOf(row.Tag)
+	if err != nil {
+		return false, err
+	}
+	if floor > 0 {
 		rows, err := a.store.Rows(ctx, []string{row.Tag})
 		if err != nil {
 			return false, err

@@ -178,7 +178,10 @@ func (a *Allocator) Info(ctx context.Context, tag string) (TagInfo, error) {
 		return TagInfo{}, err
 	}
 	r, ok := rows[tag]
-	floor := a.floorOf(tag)
+	floor, err := a.floorOf(tag)
+	if err != nil {
+		return TagInfo{}, err
+	}
 	switch {
 	case !ok && floor > 0:
 		return TagInfo{Tag: tag, State: "missing", Err: &RegressedError{Tag: tag, Row: -1, Floor: floor}, Row: -1, Floor: floor, Runway: -1}, nil
