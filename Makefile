@@ -7,7 +7,7 @@ FUZZ_TIME   ?= 2m
 CHAOS_TIME  ?= 2m
 CHAOS_FLAGS ?=
 SOAK_TIME   ?= 1h
-TEST_FLAGS  ?=
+TEST_FLAGS  ?= -timeout 15m
 
 export CGO_ENABLED ?= 0
 
