@@ -21,7 +21,7 @@ func (r *Registry) attempt(ctx context.Context, avoid int64) (*worker, wait) {
 		if w != nil {
 			return w, wait{}
 		}
-		return nil, waitFor(250*time.Millisecond, "no session with ZooKeeper at %s%s", r.where, why)
+		return nil, waitFor(50*time.Millisecond, "no session with ZooKeeper at %s%s", r.where, why)
 	}
 	v, stop := r.look(ctx)
 	if stop != nil {

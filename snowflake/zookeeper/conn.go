@@ -210,7 +210,9 @@ func (c *conn) connect() (*zkConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snowflake.zookeeper.servers: %w", err)
 	}
-	return &zkConn{Conn: z}, nil
+	fresh := &zkConn{Conn: z}
+	fresh.ready.Store(c.auth == "")
+	return fresh, nil
 }
 
 func (c *conn) dial(network, address string, _ time.Duration) (net.Conn, error) {
@@ -292,13 +294,9 @@ func (c *conn) loop() {
 		case <-tick.C:
 			has := cur.State() == zk.StateHasSession
 			if has && !cur.ready.Load() && authing == nil {
-				if c.auth == "" {
-					cur.ready.Store(true)
-				} else {
-					answer := make(chan error, 1)
-					authing = answer
-					go func() { answer <- cur.AddAuth("digest", []byte(c.auth)) }() // blocks while disconnected
-				}
+				answer := make(chan error, 1)
+				authing = answer
+				go func() { answer <- cur.AddAuth("digest", []byte(c.auth)) }() // blocks while disconnected
 			}
 			if _, up := cur.session(); up && !suspect {
 				good = time.Now()

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -359,6 +361,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv("ZOOKEEPER_CHILD") != "" {
 		childMain()
 		return
+	}
+	flag.Parse()
+	if flag.Lookup("test.parallel").Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
+		flag.Set("test.parallel", "10") // these tests wait for windows and sessions to end
 	}
 	code := m.Run()
 	if shared.keep != nil {

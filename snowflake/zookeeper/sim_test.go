@@ -798,7 +798,8 @@ func (r simRow) play(seed uint64, minutes int64) *sim {
 // harness shows that Leaf's scheme repeats. SIM_SEEDS and SIM_MINUTES make it longer (make sim: 25 × 10); SIM_SEED and SIM_ROW
 // replay one history, with every step in the file named by SIM_TRACE.
 func TestSimulation(t *testing.T) {
-	seeds, minutes, from := envInt(t, "SIM_SEEDS", 2), envInt(t, "SIM_MINUTES", 4), envInt(t, "SIM_SEED", 1)
+	t.Parallel()
+	seeds, minutes, from := envInt(t, "SIM_SEEDS", 2), envInt(t, "SIM_MINUTES", 3), envInt(t, "SIM_SEED", 1)
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-52s %6s %12s %11s %7s %8s %10s\n", "scheme, faults", "seeds", "IDs", "duplicates", "served", "forever", "recovered")
 	for i, row := range simRows() {
@@ -859,8 +860,9 @@ func envInt(t *testing.T, name string, def int64) int64 {
 
 // The same seed gives the same history, to the last ID.
 func TestSimulationReplays(t *testing.T) {
+	t.Parallel()
 	row := simRows()[5]
-	a, b := row.play(7, 2), row.play(7, 2)
+	a, b := row.play(7, 1), row.play(7, 1)
 	if a.issued != b.issued || a.e.zxid != b.e.zxid || !maps.EqualFunc(a.ids, b.ids, func(x, y issuer) bool { return x.proc == y.proc }) {
 		t.Errorf("two runs of seed 7: %d and %d IDs, zxid %d and %d", a.issued, b.issued, a.e.zxid, b.e.zxid)
 	}

@@ -26,9 +26,10 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	addr := server(t)
 	workertest.Run(t, func(t *testing.T, clock *workertest.Clock) workertest.Env {
-		f := newFleet(t, addr, func(o *Options) { o.pace = usualPace })
+		f := newFleet(t, addr, func(o *Options) { o.pace, o.MaxSkew = usualPace, time.Minute }) // the suite lets time go by
 		f.bootstrap()
 		f.base.Clock = clock
 		name := func(n string) string { return fmt.Sprint(n[0]) }
@@ -52,6 +53,7 @@ func TestConformance(t *testing.T) {
 // leaf F4, F10, F22: the first instances of all, at the same time, in a root with dashes, digits and dots, get different numbers;
 // what stands under forever is Leaf's form to the byte; another name is another history.
 func TestFirstStart(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t), func(o *Options) { o.Name = fmt.Sprintf("my-app-1.2-%d", fleets.Add(1)) })
 	f.bootstrap()
 	var wg sync.WaitGroup
@@ -97,6 +99,7 @@ func TestFirstStart(t *testing.T) {
 
 // leaf P1, F14: without bootstrap an instance waits and says so; when the cause goes away it goes on without a restart.
 func TestNotBootstrapped(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	i := f.start("1")
 	has(t, f.refuse(i, time.Second).Error(), f.base.base()+"/meta is missing", "redleaf -bootstrap")
@@ -121,6 +124,7 @@ func TestNotBootstrapped(t *testing.T) {
 
 // A slot that somebody deleted is made again by -bootstrap, reserved for longer than its former owner's window can last (I11).
 func TestBootstrapMissingSlot(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	f.bootstrap()
 	r := f.raw()
@@ -136,6 +140,7 @@ func TestBootstrapMissingSlot(t *testing.T) {
 
 // leaf F9: a range of numbers for this site. peers W18: it must fit the bits.
 func TestWorkersRange(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t), func(o *Options) { o.WorkersLo, o.WorkersHi = 5, 6 })
 	f.bootstrap()
 	if got := f.raw().children(paths{f.base.base()}.slots()); len(got) != 2 {
@@ -152,6 +157,7 @@ func TestWorkersRange(t *testing.T) {
 
 // leaf F19, peers W20: another layout or epoch on the same root would make the same IDs.
 func TestLayoutMismatch(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	f.bootstrap()
 	for _, c := range []func(*Options){
@@ -171,6 +177,7 @@ func TestLayoutMismatch(t *testing.T) {
 
 // leaf F5, peers W7: two instances of one identity, each with its own data directory: the second takes another number.
 func TestSameIdentityTwice(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	f.bootstrap()
 	a := f.acquire(f.start("1"))
@@ -182,6 +189,7 @@ func TestSameIdentityTwice(t *testing.T) {
 
 // Two processes on one data directory; a copy of a data directory.
 func TestDataDirTwice(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	f.bootstrap()
 	i := f.start("1")
@@ -205,6 +213,7 @@ func TestDataDirTwice(t *testing.T) {
 
 // leaf F24: garbage in any znode is met with a warning that names the path; nothing is overwritten, and the others work.
 func TestGarbage(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	f.bootstrap()
 	r := f.raw()
@@ -241,6 +250,7 @@ func TestGarbage(t *testing.T) {
 
 // Our own forever node holds what is no time: another number is taken and the node left alone.
 func TestUnreadableOwnNode(t *testing.T) {
+	t.Parallel()
 	for _, data := range []string{"", "{", `{"ip":"10.0.0.1","port":"8080","timestamp":-1}`, `{"timestamp":"soon"}`} {
 		f := newFleet(t, server(t), func(o *Options) { o.pace.still = 300 * time.Millisecond })
 		f.raw().leafTree()
@@ -258,6 +268,7 @@ func TestUnreadableOwnNode(t *testing.T) {
 
 // A Leaf deployment moves in place: its node, its number, above its timestamp, once it stands still.
 func TestAdoptLeaf(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t), func(o *Options) { o.pace.window = 30 * time.Second })
 	r := f.raw()
 	r.leafTree()
@@ -321,6 +332,7 @@ func TestAdoptLeaf(t *testing.T) {
 
 // A timestamp of Leaf's from a clock that was wrong is left alone, whatever it is.
 func TestLeafAhead(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t), func(o *Options) { o.pace.still = 300 * time.Millisecond })
 	r := f.raw()
 	r.leafTree()
@@ -334,6 +346,7 @@ func TestLeafAhead(t *testing.T) {
 
 // Leaf starts on a number that an instance holds and writes its node: the instance stops at once and takes another.
 func TestLeafTakesOver(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	f.bootstrap()
 	i := f.start("1")
@@ -355,6 +368,7 @@ func TestLeafTakesOver(t *testing.T) {
 
 // Public report R3: forever was copied by hand, names without counter. Numbers that copied nodes carry are never ours.
 func TestCopiedTree(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	r := f.raw()
 	r.leafTree()
@@ -377,6 +391,7 @@ func TestCopiedTree(t *testing.T) {
 
 // leaf F15, peers W16: what was deleted by hand. A slot: its owner stops. meta: put back. A forever node: put back.
 func TestDeletedByHand(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t))
 	f.bootstrap()
 	i := f.start("1")
@@ -419,6 +434,7 @@ func TestDeletedByHand(t *testing.T) {
 // ABA: a slot that was deleted, made again and brought to the version that its owner expects has another czxid. The owner
 // stops, and reserves what it overwrote.
 func TestSlotMadeAnew(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t), func(o *Options) { o.pace.renew = 4 * time.Second; o.pace.window = 20 * time.Second })
 	f.bootstrap()
 	i := f.start("1")
@@ -450,6 +466,7 @@ func TestSlotMadeAnew(t *testing.T) {
 // leaf F7, peers W9: instances with a new identity each, killed one after the other: every one gets a number, whose window lies
 // above all that was granted before, and forever stays small. CRASH_IDENTITIES=2000 is the long form (make test-zookeeper).
 func TestCrashLoop(t *testing.T) {
+	t.Parallel()
 	n := envInt(t, "CRASH_IDENTITIES", 50)
 	bits, every := uint8(4), 0*time.Millisecond
 	window := 300 * time.Millisecond
@@ -491,6 +508,7 @@ func TestCrashLoop(t *testing.T) {
 
 // 1,024 live + 1: a clear refusal that lists holders.
 func TestAllHeld(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t), func(o *Options) { o.Layout.WorkerBits = 10 })
 	f.bootstrap()
 	r := f.raw()
@@ -519,6 +537,7 @@ func TestAllHeld(t *testing.T) {
 
 // leaf F12: the reply to a create or to the claim itself is lost after it was executed: one claim all the same.
 func TestRepliesLost(t *testing.T) {
+	t.Parallel()
 	addr := server(t)
 	for _, c := range []struct {
 		what  string
@@ -548,6 +567,7 @@ func bytesHas(b []byte, s string) bool { return strings.Contains(string(b), s) }
 
 // A renewal whose reply was lost grants nothing until it was read back (I9), and costs nobody the number.
 func TestRenewalReplyLost(t *testing.T) {
+	t.Parallel()
 	addr := server(t)
 	f := newFleet(t, addr)
 	f.bootstrap()
@@ -574,6 +594,7 @@ func TestRenewalReplyLost(t *testing.T) {
 // leaf F8, peers W8, W10, W27: an instance is cut off, its number is recycled, and it comes back: its window was over before the
 // other's began, and it stops.
 func TestPartitionedWhileRecycled(t *testing.T) {
+	t.Parallel()
 	addr := server(t)
 	f := newFleet(t, addr, func(o *Options) {
 		o.Layout.WorkerBits = 1
@@ -622,6 +643,7 @@ func TestPartitionedWhileRecycled(t *testing.T) {
 // Started without ZooKeeper from local state: after kill -9 it goes on within its window, above what it used; after a clean stop
 // that gave the number back it does not; and it renews by itself once ZooKeeper is there (leaf F3, F14).
 func TestStartWithoutZooKeeper(t *testing.T) {
+	t.Parallel()
 	addr := server(t)
 	f := newFleet(t, addr, func(o *Options) { o.pace.window = 30 * time.Second; o.StartTimeout = time.Second })
 	f.bootstrap()
@@ -659,6 +681,7 @@ func TestStartWithoutZooKeeper(t *testing.T) {
 // leaf F2, kill inside a clean stop, at both places that matter: the reply to the release is lost and the process dies. The state
 // is closed by then, so that a start without ZooKeeper refuses; a start with it resumes.
 func TestKilledInsideCleanStop(t *testing.T) {
+	t.Parallel()
 	addr := server(t)
 	f := newFleet(t, addr, func(o *Options) { o.pace.window = 30 * time.Second; o.StartTimeout = time.Second })
 	f.bootstrap()
@@ -695,6 +718,7 @@ func TestKilledInsideCleanStop(t *testing.T) {
 
 // The machine was rebooted: the number held before stays reserved, and another one serves.
 func TestReboot(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t), func(o *Options) { o.pace.window = 30 * time.Second; o.pace.session = time.Second })
 	f.bootstrap()
 	a := f.acquire(f.start("1"))
@@ -727,6 +751,7 @@ func TestReboot(t *testing.T) {
 
 // A clock that is off ZooKeeper's: refused at start and at renewal, and told; nothing of it reaches the fence.
 func TestClockOff(t *testing.T) {
+	t.Parallel()
 	clock := workertest.NewRunningClock(time.Now().UnixMilli())
 	f := newFleet(t, server(t))
 	f.bootstrap()
@@ -767,6 +792,7 @@ func TestClockOff(t *testing.T) {
 // Digest authentication: with it, a root of its own; without or with a wrong password a refusal that names the setting and
 // shows no secret (I13).
 func TestDigest(t *testing.T) {
+	t.Parallel()
 	const secret = "s3cr3t-w0rd"
 	f := newFleet(t, server(t), func(o *Options) { o.Auth = "redleaf:" + secret })
 	f.bootstrap()
@@ -796,6 +822,7 @@ func TestDigest(t *testing.T) {
 }
 
 func TestChrootAndTLS(t *testing.T) {
+	t.Parallel()
 	addr := server(t)
 	f := newFleet(t, addr+"/some/chroot", func(o *Options) { o.Root = "/" })
 	f.bootstrap()
@@ -819,6 +846,7 @@ func TestChrootAndTLS(t *testing.T) {
 
 // The instance is stopped by SIGSTOP for longer than its session, and its number recycled meanwhile (peers W8).
 func TestPausedWhileRecycled(t *testing.T) {
+	t.Parallel()
 	addr := server(t)
 	f := newFleet(t, addr, func(o *Options) {
 		o.Layout.WorkerBits = 1
@@ -851,6 +879,7 @@ func TestPausedWhileRecycled(t *testing.T) {
 
 // The same without anybody who wants the number: a new session, the same number.
 func TestPausedAlone(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, server(t), func(o *Options) { o.pace.session = time.Second })
 	f.bootstrap()
 	c := f.startChild("1")
