@@ -108,6 +108,11 @@ func (r *Registry) claim(ctx context.Context, v *view, c candidate) (*worker, *w
 	switch {
 	case err == nil:
 		r.observe(stats[1].Mtime, sent)
+		if invariants {
+			assert(stats[1].Version == c.slot.version+1, "I9: slot %d has version %d after a write at %d", c.n, stats[1].Version, c.slot.version)
+			assert(c.resume || c.base >= c.slot.Until, "I7: worker %d begins at %d below %d, which was granted before", c.n, c.base, c.slot.Until)
+			assert(c.slot.Until < now || c.resume, "I7: worker %d was claimed inside a window that ends at %d, at %d", c.n, c.slot.Until, now)
+		}
 		if czxid = stats[1].Czxid; czxid != c.slot.czxid {
 			// The slot was deleted and made again with the very version that we read: what we overwrote is unknown.
 			r.quarantine(ctx, c.n, stats[1].Version, s)

@@ -153,6 +153,10 @@ func (w *worker) extend(ts int64) (snowflake.Window, error) {
 	if bound > w.durable.Load() {
 		w.durable.Store(bound)
 	}
+	if invariants {
+		assert(w.durable.Load() <= w.until.Load(), "I7: worker %d is durable up to %d and granted up to %d", w.id, w.durable.Load(), w.until.Load())
+		assert(w.durable.Load() <= w.rec.LocalUntil, "I7: worker %d shows %d and the disk has %d", w.id, w.durable.Load(), w.rec.LocalUntil)
+	}
 	return w.Window(), nil
 }
 
@@ -524,6 +528,10 @@ func (w *worker) renew(ctx context.Context) {
 			return
 		}
 		r.observe(stats[1].Mtime, sent)
+		if invariants {
+			assert(stats[1].Version == p.Version, "I9: slot %d has version %d after a write at %d", w.id, stats[1].Version, w.version)
+			assert(p.Until >= w.until.Load(), "I9: worker %d's window went from %d back to %d", w.id, w.until.Load(), p.Until)
+		}
 		w.nodeGone = false
 		w.former = nil
 		w.adopt(p.slot, stats[1].Version, stats[1].Czxid)
@@ -577,7 +585,6 @@ func (w *worker) fence(reason string) {
 		r.log.Error().Err(err).Msg("the local state can't be closed")
 	}
 	r.local, r.continues, r.former = w.record(), false, nil
-	w.lose()
 	r.log.Error().Int64("worker", w.id).Msg("worker number lost: " + reason)
 	r.mu.Lock()
 	if r.held == w {
@@ -585,6 +592,7 @@ func (w *worker) fence(reason string) {
 	}
 	r.mu.Unlock()
 	r.setStatus("fenced", reason)
+	w.lose() // the last step: whoever waits for it acquires anew
 }
 
 // dropLive removes our ephemeral node after a fence, so that it keeps nobody from the number.
