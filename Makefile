@@ -12,7 +12,7 @@ TEST_FLAGS  ?= -timeout 15m
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test clients race lint fmt bench chaos soak fuzz mutants sim test-galera docs deps clean
+.PHONY: help build run test clients race lint fmt bench chaos soak fuzz mutants sim test-galera docs deps clean model
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ bench: build ## ratios to redis-server in one run on this machine, and Go's benc
 	@sh scripts/deps.sh base
 	$(GO) test -run '^$$' -bench . -benchmem ./segment ./snowflake ./server
 	$(GO) run ./scripts/bench -redleaf bin/redleaf $(BENCH_FLAGS)
+
+MODEL_SEEDS ?= 3000
+model: ## worlds of instances on a database that goes back, MODEL_SEEDS of each kind (minutes)
+	$(GO) test ./segment -run TestModel -segment.seeds=$(MODEL_SEEDS) -timeout 60m
 
 test-galera: deps ## a synchronous cluster of three nodes, one of them killed and brought back (about a minute)
 	$(GO) test -tags galera -run Galera -v ./scripts/services ./segment/mysql
