@@ -57,16 +57,12 @@ model: ## worlds of instances on a database that goes back, MODEL_SEEDS of each 
 	$(GO) test ./segment -run TestModel -segment.seeds=$(MODEL_SEEDS) -timeout 60m
 
 SIM_SEEDS ?= 25
+SIM_MINUTES ?= 10
 sim: ## worker numbers in a simulated fleet, SIM_SEEDS × 10 minutes of faults: the table of duplicates per scheme
-	SIM_SEEDS=$(SIM_SEEDS) SIM_MINUTES=10 $(GO) test ./snowflake/zookeeper -run 'TestSimulation$$' -v -timeout 60m
+	SIM_SEEDS=$(SIM_SEEDS) SIM_MINUTES=$(SIM_MINUTES) $(GO) test ./snowflake/zookeeper -run 'TestSimulation$$' -v -timeout 60m
 
 test-zookeeper: deps ## 2,000 instances with a new identity each, killed at 15 a second, on a real server (minutes)
 	CRASH_IDENTITIES=2000 $(GO) test ./snowflake/zookeeper -run TestCrashLoop -v -timeout 30m
-
-SIM_SEEDS   ?= 25
-SIM_MINUTES ?= 10
-sim: ## worker numbers under every fault: duplicates per scheme, Leaf's beside ours (minutes)
-	SIM_SEEDS=$(SIM_SEEDS) SIM_MINUTES=$(SIM_MINUTES) $(GO) test ./snowflake/zookeeper -run 'TestSimulation$$' -v -timeout 60m
 
 test-galera: deps ## a synchronous cluster of three nodes, one of them killed and brought back (about a minute)
 	$(GO) test -tags galera -run Galera -v ./scripts/services ./segment/mysql

@@ -67,6 +67,13 @@ func newCluster(s *session, h *checker.History, bin string, private int) *cluste
 	c.replica = services.StartReplica(s, db)
 	c.zk = services.StartZooKeeper(s, services.ZooKeeperOptions{Nodes: 3})
 	// ZooKeeper's clock against ours, and -bootstrap, go over the plain addresses: nothing is broken yet.
+	if bin != "" {
+		abs, err := filepath.Abs(bin) // the program runs in a folder of its own
+		if err != nil {
+			s.Fatalf("%v", err)
+		}
+		bin = abs
+	}
 	if code, log := process.RunToExit(s, process.Options{Bin: bin, Args: []string{"-bootstrap"},
 		Set: settings(9, db.DSN("", ""), c.zk.Servers())}); code != 0 {
 		s.Fatalf("-bootstrap: exit code %d\n%s", code, log)
