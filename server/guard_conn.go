@@ -469,10 +469,10 @@ func (c *guardConn) hot() (done bool, err error) {
 			if err := c.flush(); err != nil {
 				return false, err
 			}
-			c.yield()
 			if c.ender != nil {
 				c.ender.End(c)
 			}
+			c.yield()
 			return true, nil
 		default:
 			return false, nil
