@@ -110,6 +110,9 @@ func (r *Registry) cluster(ctx context.Context) (meta, int32, *wait) {
 		return stop(waitFor(time.Second, "%s is %q: a running instance is putting the tree back, or a bootstrap was not finished. If nothing runs, do it with redleaf -bootstrap", r.p.meta(), m.State))
 	}
 	r.restoring = 0
+	if r.o.AcceptNewCluster && r.known && r.local.Cluster == m.Cluster {
+		r.warn("accept", "snowflake.zookeeper.accept_new_cluster is still on although data_dir belongs to this cluster: turn it off, it is for one start")
+	}
 	return m, z.Version, nil
 }
 

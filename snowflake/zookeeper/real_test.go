@@ -352,7 +352,7 @@ func server(t *testing.T) string {
 	defer shared.Unlock()
 	if shared.zoo == nil {
 		shared.keep = &keeper{name: "TestShared"}
-		shared.zoo = services.StartZooKeeper(shared.keep, services.ZooKeeperOptions{TickTime: 200 * time.Millisecond, TLS: true})
+		shared.zoo = services.StartZooKeeper(shared.keep, services.ZooKeeperOptions{TickTime: 200 * time.Millisecond, TLS: true, JVM: []string{"-Xmx512m"}})
 	}
 	return shared.zoo.Servers()
 }

@@ -206,7 +206,7 @@ func (h *simHost) start() {
 	s.procs++
 	p := &simProc{h: h, id: s.procs, leaf: h.runsLeaf, started: s.now, worker: -1}
 	h.p = p
-	p.conn = newFakeConn(s.e, func() bool { return p.dead || s.now < h.cutTill || s.now < h.pausedTill })
+	p.conn = newFakeConn(s.e, func() bool { return p.dead || s.now < h.cutTill || s.now < h.pausedTill }, func() bool { return s.now < h.pausedTill })
 	if s.o.calm {
 		p.conn.hostile = 0
 	}
@@ -552,7 +552,12 @@ func (s *sim) twin(h *simHost) {
 	}
 	s.note(h, "twin")
 	t.start()
-	s.after(s.between(5000, 60_000), func() {
+	if h.p != nil && s.chance(0.4) { // the original is away for longer than its window lasts
+		h.p.crash("for its twin")
+		h.pausedTill = max(h.pausedTill, s.now+s.between(50_000, 110_000)) // started meanwhile, it stands still
+		s.at(h.pausedTill, h.start)
+	}
+	s.after(s.between(5000, 150_000), func() {
 		if t.p != nil {
 			t.p.crash("twin ends")
 		}
@@ -613,7 +618,8 @@ func (s *sim) repair() {
 func (s *sim) bootstrapFrom(h *simHost, done func()) {
 	s.procs++
 	p := &simProc{h: h, id: s.procs}
-	p.conn = newFakeConn(s.e, func() bool { return false })
+	never := func() bool { return false }
+	p.conn = newFakeConn(s.e, never, never)
 	p.conn.hostile = 0
 	p.reg = s.registry(p)
 	p.spawn(func() {

@@ -376,6 +376,7 @@ type fakeConn struct {
 	e       *ensemble
 	alive   bool
 	cut     func() bool // partitioned, or the host is down or paused
+	frozen  func() bool // paused: what the client believes stays as it was
 	sid     int64
 	believe bool // what State() says
 	server  int
@@ -387,8 +388,8 @@ type fakeConn struct {
 	hostile float64 // share of requests with a fault
 }
 
-func newFakeConn(e *ensemble, cut func() bool) *fakeConn {
-	c := &fakeConn{e: e, alive: true, cut: cut, good: e.s.now, hostile: 1, server: e.s.rng.IntN(3)}
+func newFakeConn(e *ensemble, cut, frozen func() bool) *fakeConn {
+	c := &fakeConn{e: e, alive: true, cut: cut, frozen: frozen, good: e.s.now, hostile: 1, server: e.s.rng.IntN(3)}
 	c.tick()
 	return c
 }
@@ -400,6 +401,9 @@ func (c *fakeConn) tick() {
 	}
 	s := c.e.s
 	defer s.after(s.between(200, 400), c.tick)
+	if c.frozen() {
+		return
+	}
 	if c.cut() || !c.e.up() {
 		if s.now-c.good > 2000 {
 			c.believe = false

@@ -124,6 +124,8 @@ func decodeMeta(data []byte) (meta, error) {
 		return m, fmt.Errorf("it has version %d: a newer Redleaf wrote it", m.V)
 	case m.V < 1 || m.Cluster == "" || m.Bits == "":
 		return m, errors.New("fields are missing")
+	case hasControl(m.Cluster) || hasControl(m.Bits):
+		return m, errors.New("it has control characters") // they would stand in replies and logs
 	case m.State != metaMaking && m.State != metaRestoring && m.State != metaMade:
 		return m, errors.New("its state is none of making, restoring, made")
 	case m.Epoch < 0 || m.Created < 0 || m.Autonomy < 0:
@@ -154,6 +156,8 @@ func decodeSlot(data []byte) (slot, error) {
 		return s, errors.New("its state is none of free, held, released, quarantined")
 	case strings.Contains(s.Node, "/"):
 		return s, errors.New("node is no name")
+	case hasControl(s.ID) || hasControl(s.Node):
+		return s, errors.New("it has control characters")
 	}
 	return s, nil
 }

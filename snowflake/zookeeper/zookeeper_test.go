@@ -218,7 +218,7 @@ func TestGarbage(t *testing.T) {
 	f.bootstrap()
 	r := f.raw()
 	garbage := map[string]string{
-		r.base.slot(0): "{", r.base.slot(1): `{"v":1,"until":-5,"state":"held","id":"x"}`, r.base.slot(2): `{"v":9}`,
+		r.base.slot(0): "{", r.base.slot(4): `{"v":1,"until":5,"state":"held","id":"a\r\nb"}`, r.base.slot(1): `{"v":1,"until":-5,"state":"held","id":"x"}`, r.base.slot(2): `{"v":9}`,
 		r.base.slot(3): strings.Repeat("x", 100_000),
 	}
 	for p, d := range garbage {
@@ -228,7 +228,7 @@ func TestGarbage(t *testing.T) {
 	r.create(r.base.live(7)+"x", nil)
 	i := f.start("1")
 	w := f.acquire(i)
-	if w.ID() < 4 {
+	if w.ID() < 5 {
 		t.Errorf("got %d, whose slot is garbage", w.ID())
 	}
 	f.use(i)
@@ -1016,4 +1016,133 @@ func TestGoroutines(t *testing.T) {
 		f.kill("2")
 	}
 	eventually(t, "the goroutines are gone", 20*time.Second, func() bool { return runtime.NumGoroutine() <= before+1 })
+}
+
+// Generators on the real thing: connections cut at any byte, instances killed and started again, and no ID twice (I1).
+func TestGenerators(t *testing.T) {
+	t.Parallel()
+	addr := server(t)
+	f := newFleet(t, addr)
+	f.bootstrap()
+	p := proxy.Start(t, addr)
+	var mu sync.Mutex
+	owner := map[int64]string{}
+	draw := func(name string) *snowflake.Generator {
+		i := f.start(name, func(o *Options) { o.Servers = []string{p.Addr()} })
+		g, err := snowflake.New(i, snowflake.SystemClock{}, snowflake.Options{Layout: f.base.Layout, ClockWait: 5 * time.Millisecond, MaxSkew: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Start()
+		return g
+	}
+	run := func(g *snowflake.Generator, who string, ids int) {
+		for n := 0; n < ids; {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			batch, err := g.Append(ctx, nil, 500)
+			cancel()
+			if err != nil {
+				var no *snowflake.NoWorkerError
+				var back *snowflake.ClockBackError // up to 3 s after a kill: the bound that may have been used
+				if errors.As(err, &no) && !no.Permanent || errors.As(err, &back) {
+					time.Sleep(20 * time.Millisecond)
+					continue
+				}
+				t.Errorf("%s: %v", who, err)
+				return
+			}
+			mu.Lock()
+			for _, id := range batch {
+				if was, dup := owner[id]; dup {
+					t.Errorf("%d came twice, from %s and %s", id, was, who)
+				}
+				owner[id] = who
+			}
+			mu.Unlock()
+			n += len(batch)
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	stop := make(chan struct{})
+	var chaos sync.WaitGroup
+	chaos.Go(func() {
+		for n := int64(0); ; n++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(500 * time.Millisecond):
+				p.CutAfter(proxy.ToClient, 20+n*37%400)
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				p.CutAfter(proxy.ToClient, -1)
+			}
+		}
+	})
+	var wg sync.WaitGroup
+	for _, name := range []string{"1", "2", "3"} {
+		wg.Go(func() {
+			for life := range 4 {
+				g := draw(name)
+				run(g, fmt.Sprintf("%s#%d", name, life), 30_000)
+				if life%2 == 0 {
+					f.kill(name) // and what its generator does afterwards reaches nobody
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				g.Close(ctx)
+				cancel()
+				f.kill(name)
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	chaos.Wait()
+	if len(owner) < 3*4*30_000 {
+		t.Errorf("%d IDs", len(owner))
+	}
+}
+
+// forever with 50,000 children, and the most numbers that the layout may have.
+func TestLargeTrees(t *testing.T) {
+	t.Parallel()
+	children, bits := envInt(t, "FOREVER_CHILDREN", 50_000), uint8(envInt(t, "WORKER_BITS", 13))
+	f := newFleet(t, server(t), func(o *Options) { o.Layout.WorkerBits, o.Layout.SequenceBits = bits, 6; o.pace = usualPace })
+	r := f.raw()
+	r.leafTree()
+	for n := int64(0); n < children; n += 1000 {
+		var ops []any
+		for k := n; k < n+1000; k++ {
+			ops = append(ops, &zk.CreateRequest{Path: r.base.node(childName(fmt.Sprintf("10.%d.%d.%d:8080", k>>16, k>>8&255, k&255), 1<<20+k)), Data: []byte("x"), Acl: zk.WorldACL(zk.PermAll)})
+		}
+		if _, err := r.Multi(ops...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.bootstrap()
+	// The counter is past the range; every slot was used once and is free.
+	for n := int64(0); n < 1<<bits; n += 1000 {
+		var ops []any
+		for k := n; k < min(n+1000, 1<<bits); k++ {
+			s := slot{V: 1, ID: "10.9.9.9:1", Gen: 1, Nonce: "x", Until: 1_700_000_000_000 + (k*7919)%(1<<bits), HW: 1, Since: 1, State: slotReleased}
+			ops = append(ops, &zk.SetDataRequest{Path: r.base.slot(k), Data: encode(s), Version: 0})
+		}
+		if _, err := r.Multi(ops...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	i := f.start("1")
+	w := f.acquire(i)
+	t.Logf("%d children, %d slots: a number after %s", children, 1<<bits, time.Since(began))
+	if w.ID() != 0 { // 7919·k is 0 mod 2^bits for k = 0 alone: the window that is past longest
+		t.Errorf("got %d, want 0", w.ID())
+	}
+	f.use(i)
+	eventually(t, "it renews", 10*time.Second, func() bool { return r.slot(0).HW > w.Window().Base })
+	if free := i.Status().Free; free != 1<<bits {
+		t.Errorf("%d free of %d", free, 1<<bits)
+	}
 }
