@@ -399,7 +399,10 @@ func (s *sim) chaos() {
 	if s.healed {
 		return
 	}
-	s.after(s.between(500, 3500), s.chaos)
+	// Every two seconds something happens in one seed of three; in the others less often, so that what takes longer, a pause
+	// beyond the window's end, is not cut short by the next fault.
+	calm := 1 + 2*int64(s.o.seed%3)
+	s.after(s.between(500*calm, 3500*calm), s.chaos)
 	h := s.hosts[s.rng.IntN(len(s.hosts))]
 	again := func(lo, hi int64) func() { return func() { s.after(s.between(lo, hi), h.start) } }
 	crash := func(why string) {
@@ -745,7 +748,7 @@ func (s *sim) play() {
 	}
 }
 
-// heal ends the faults and lets four minutes go by: every number that is not Leaf's must be in use again, or every host have one.
+// heal ends the faults and lets some minutes go by: every number that is not Leaf's must be in use again, or every host have one.
 func (s *sim) heal() {
 	s.healed = true
 	s.e.downTill, s.e.offset = 0, 0
@@ -753,7 +756,7 @@ func (s *sim) heal() {
 		h.offset, h.cutTill, h.pausedTill = 0, 0, min(h.pausedTill, s.now)
 		s.after(20_000, h.start)
 	}
-	s.run(s.now + 280_000)
+	s.run(s.now + max(280_000, min(s.o.autonomy.Milliseconds(), s.now*3/2))) // windows earned so far must end
 	for _, h := range s.hosts {
 		if h.p != nil && h.p.w != nil && !h.p.w.isLost() && h.p.last > simT0+s.now-1000 {
 			s.recovered++
