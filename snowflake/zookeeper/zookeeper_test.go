@@ -463,6 +463,39 @@ func TestSlotMadeAnew(t *testing.T) {
 	}
 }
 
+// Version and identity prove nothing: the slot stands at the very version of the last write, by a namesake.
+func TestResumeNeedsNonce(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, server(t))
+	f.bootstrap()
+	f.acquire(f.start("1"))
+	f.kill("1")
+	r := f.raw()
+	path := r.base.slot(0)
+	b, st, err := r.Conn.Get(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := decodeSlot(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Nonce, s.Until = "another", time.Now().Add(time.Minute).UnixMilli()
+	if err := r.Delete(path, -1); err != nil {
+		t.Fatal(err)
+	}
+	r.create(path, encode(s))
+	for range st.Version {
+		r.set(path, string(encode(s)))
+	}
+	if w := f.acquire(f.start("1")); w.ID() == 0 {
+		t.Error("resumed a number that a namesake holds")
+	}
+	if got := r.slot(0); got != s {
+		t.Errorf("slot 0 is now %+v", got)
+	}
+}
+
 // leaf F7, peers W9: instances with a new identity each, killed one after the other: every one gets a number, whose window lies
 // above all that was granted before, and forever stays small. CRASH_IDENTITIES=2000 is the long form (make test-zookeeper).
 func TestCrashLoop(t *testing.T) {
