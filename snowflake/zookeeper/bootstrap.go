@@ -317,7 +317,7 @@ func (w *worker) putBack(ctx context.Context, begun bool) {
 		}
 	}
 	m := meta{
-		V: 1, Cluster: w.rec.Cluster, Epoch: r.o.Layout.Epoch, Bits: r.o.Layout.String(), Created: r.zkNow(),
+		V: 1, Cluster: w.cluster, Epoch: r.o.Layout.Epoch, Bits: r.o.Layout.String(), Created: r.zkNow(),
 		Autonomy: fleet.Milliseconds(), State: metaRestoring, Lost: lost,
 	}
 	if _, err := r.tree.Create(ctx, r.p.meta(), encode(m), false); err == nil {
@@ -331,7 +331,7 @@ func (w *worker) putBack(ctx context.Context, begun bool) {
 		fail(err)
 		return
 	}
-	if m, err = decodeMeta(z.Data); err != nil || m.Cluster != w.rec.Cluster {
+	if m, err = decodeMeta(z.Data); err != nil || m.Cluster != w.cluster {
 		w.fence(r.p.meta() + " was made anew by somebody else")
 		return
 	}

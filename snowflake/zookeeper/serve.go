@@ -17,6 +17,7 @@ type worker struct {
 	r       *Registry
 	id      int64
 	base    int64
+	cluster string
 	until   atomic.Int64 // granted by ZooKeeper
 	durable atomic.Int64 // what Window shows: at most until, and on disk
 	lost    chan struct{}
@@ -56,7 +57,7 @@ type intent struct {
 
 func newWorker(r *Registry, id, base int64, rec record, s slot) *worker {
 	w := &worker{
-		r: r, id: id, base: base, rec: rec, slot: s,
+		r: r, id: id, base: base, cluster: rec.Cluster, rec: rec, slot: s,
 		lost: make(chan struct{}), changed: make(chan struct{}), released: make(chan struct{}),
 	}
 	w.until.Store(rec.Held.Until)
@@ -298,8 +299,8 @@ func (w *worker) verify(ctx context.Context, sid int64) bool {
 		w.trouble("%s can't be used: %v. Put its content back", r.p.meta(), err)
 		return false
 	}
-	if m.Cluster != w.rec.Cluster {
-		w.fence(fmt.Sprintf("%s names the cluster %s, and this instance belongs to %s", r.p.meta(), m.Cluster, w.rec.Cluster))
+	if m.Cluster != w.cluster {
+		w.fence(fmt.Sprintf("%s names the cluster %s, and this instance belongs to %s", r.p.meta(), m.Cluster, w.cluster))
 		return false
 	}
 	if err := m.layoutErr(r.p.meta(), r.o.Layout); err != nil {
@@ -365,9 +366,13 @@ func (w *worker) verifySlot(ctx context.Context) (again, ok bool) {
 			w.slot.Gen = max(w.slot.Gen, s.Gen) + 1
 			w.version, w.czxid = z.Version, z.Czxid
 		}
-	case s.ID == r.o.Identity && s.Gen <= w.slot.Gen && z.Version < w.version:
-		// ZooKeeper was put back to an older state. The slot must not stay below what was granted to us.
+	case z.Version < w.version && (z.Czxid == w.czxid || s.ID == r.o.Identity && s.Gen <= w.slot.Gen):
+		// ZooKeeper was put back to an older state. The slot must not stay below what was granted to us, whoever had it then; an
+		// owner of then who went on from it is fenced by this write, as we are.
 		s.Until, s.Nonce = max(s.Until, w.until.Load()), r.nonce()
+		if s.State == slotFree {
+			s.State = slotQuarantined
+		}
 		s.HW = max(s.HW, s.Until)
 		if _, err := r.tree.Set(ctx, path, encode(s), z.Version); err != nil {
 			w.trouble("%s stands below what was granted and can't be raised yet: %v", path, r.describe(err))
