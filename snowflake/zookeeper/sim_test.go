@@ -84,7 +84,7 @@ type simHost struct {
 	runsLeaf    bool     // what is started here
 	onlyLeaf    bool
 	mixed       bool
-	acceptNew   bool
+	acceptTill  int64 // accept_new_cluster is on
 	bootstrap   bool
 }
 
@@ -129,7 +129,9 @@ func newSim(o simOptions) *sim {
 		h := &simHost{s: s, n: n, identity: fmt.Sprintf("10.0.0.%d:8080", n+1), fingerprint: fmt.Sprintf("machine-%d", n), file: -1}
 		h.disk = &simDisk{synced: make([]byte, stateSize), cached: make([]byte, stateSize)}
 		h.boot = s.bootID()
-		h.onlyLeaf = n >= o.hosts
+		if h.onlyLeaf = n >= o.hosts; h.onlyLeaf && o.copied {
+			h.identity = "10.7.0.2:8080" // carries 4, which the counter has yet to reach
+		}
 		h.mixed = o.mixed && n%3 == 0 && !h.onlyLeaf
 		h.runsLeaf = o.scheme == "leaf" || h.onlyLeaf || h.mixed && n%2 == 0
 		s.hosts = append(s.hosts, h)
@@ -157,7 +159,7 @@ func (s *sim) options(h *simHost) Options {
 	return Options{
 		Root: "/snowflake", Name: "sim", Identity: h.identity, Layout: s.layout(), WorkersLo: s.o.lo, WorkersHi: s.o.hi,
 		Autonomy: s.o.autonomy, StartTimeout: 8 * time.Second, Clock: simClock{h}, Log: log,
-		AcceptNewCluster: h.acceptNew, Bootstrap: h.bootstrap,
+		AcceptNewCluster: s.now < h.acceptTill, Bootstrap: h.bootstrap,
 	}
 }
 
@@ -684,14 +686,13 @@ func (s *sim) oversee() {
 		}
 		s.e.deleteTree("/snowflake/sim")
 		h := s.hosts[1]
-		h.acceptNew = true
+		h.acceptTill = s.now + 300_000
 		s.after(1000, func() {
 			s.bootstrapFrom(h, func() {
 				dead = 0
 				for _, h := range s.hosts {
-					h.acceptNew = true
+					h.acceptTill = s.now + 300_000
 					s.after(s.between(0, 3000), h.start)
-					s.after(300_000, func() { h.acceptNew = false })
 				}
 			})
 		})
