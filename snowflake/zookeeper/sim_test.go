@@ -205,6 +205,9 @@ func (h *simHost) start() {
 	if h.p != nil {
 		return
 	}
+	if h.onlyLeaf && s.o.wipes && s.chance(0.1) { // a Leaf that was never here before
+		h.identity, h.file = fmt.Sprintf("10.8.0.%d:8080", s.procs%250), -1
+	}
 	s.procs++
 	p := &simProc{h: h, id: s.procs, leaf: h.runsLeaf, started: s.now, worker: -1}
 	h.p = p
